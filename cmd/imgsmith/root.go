@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"imgsmith/internal/report"
+)
+
+// globalFlags are shared by all commands.
+type globalFlags struct {
+	json      bool
+	store     string
+	engineDir string
+}
+
+const exitHelp = `Exit codes:
+  0    all passed (build --stage-only: all staged)
+  1    operational error
+  2    fault of usage, recipe or policy file, or an entry refused
+  3    an image failed a stage
+  4    not proved: a layer did not run, was inconclusive, or the host is at fault
+  5    the gate refused
+  130  interrupted
+When several apply: 130, 2, 1, 3, 5, 4.`
+
+func (a *app) root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "imgsmith",
+		Short: "Builds CUDA, cuDNN and TensorFlow images, proves them on a GPU, pushes only what passed",
+		Long: `imgsmith reads a version matrix, refuses what cannot work, builds each entry through
+BuildKit, checks its files, runs it with --gpus and judges four layers: hardware,
+driver, CUDA, TensorFlow. Only an image that passed all of them gets a tag.
+What was not proved is never published; a skip is not a pass.
+
+` + exitHelp,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	cmd.SetOut(a.stdout)
+	cmd.SetErr(a.stderr)
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	f := cmd.PersistentFlags()
+	f.BoolVar(&a.flags.json, "json", false, "write the versioned document to standard output instead of the summary")
+	f.StringVar(&a.flags.store, "store", a.defaultStore(), "directory of finished layers and staged images")
+	f.StringVar(&a.flags.engineDir, "engine-dir", a.env("IMGSMITH_ENGINE_DIR"), "directory with buildkitd, runc, uv and imgsmith-nvml")
+	cmd.AddCommand(a.lint(), a.lock(), a.build(), a.verify())
+	return cmd
+}
+
+// defaultStore follows the XDG rules.
+func (a *app) defaultStore() string {
+	if d := a.env("IMGSMITH_STORE"); d != "" {
+		return d
+	}
+	if d, err := os.UserCacheDir(); err == nil {
+		return filepath.Join(d, "imgsmith", "store")
+	}
+	return filepath.Join(os.TempDir(), "imgsmith-store")
+}
+
+// args wraps cobra's argument checks so that a wrong count is a usage error.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, a []string) error {
+		if err := check(cmd, a); err != nil {
+			return &usageError{fmt.Errorf("%w; see imgsmith %s --help", err, cmd.Name())}
+		}
+		return nil
+	}
+}
+
+// write prints the document and sets the exit code it stands for.
+func (a *app) write(d report.Document) error {
+	codes := []int{}
+	for _, e := range d.Entries {
+		codes = append(codes, codeOfResult(e.Result))
+	}
+	if len(codes) == 0 {
+		codes = append(codes, exitError) // nothing was asked: nothing passed
+	}
+	d.SchemaVersion, d.Tool, d.ExitCode = report.SchemaVersion, "imgsmith "+version, combine(codes...)
+	a.code = d.ExitCode
+	if a.flags.json {
+		return report.WriteJSON(a.stdout, d)
+	}
+	return report.WriteTerminal(a.stdout, d)
+}
+
+// note tells the person at the terminal what goes on; never part of the answer.
+func (a *app) note(format string, v ...any) {
+	fmt.Fprintf(a.stderr, format+"\n", v...)
+}

@@ -1,0 +1,2 @@
+/* imgsmith fake, for tests: a library that only has a name. */
+__attribute__((visibility("default"))) int imgsmith_fake_gpu(void) { return 1; }

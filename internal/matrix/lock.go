@@ -1,0 +1,171 @@
+package matrix
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+// LockSchema is the version of the lock file that this build reads and writes.
+const LockSchema = 1
+
+const maxLockBytes = 16 << 20
+
+// Lock is every target of a recipe with everything pinned. It holds no URL and no host.
+type Lock struct {
+	SchemaVersion int      `yaml:"schema_version"`
+	Recipe        string   `yaml:"recipe"`  // Checksum of the recipe it was made from
+	Targets       []Target `yaml:"targets"` // in recipe order
+}
+
+// StaleLockError says that a lock does not belong to the recipe as it is now.
+type StaleLockError struct{ Reason string }
+
+// Error gives reason and remedy.
+func (e *StaleLockError) Error() string {
+	return "the lock does not match the recipe: " + e.Reason + "; run imgsmith lock"
+}
+
+// LockPath returns where the lock of a recipe is kept: "x.yaml" becomes "x.lock.yaml".
+func LockPath(recipe string) string {
+	for _, ext := range []string{".yaml", ".yml"} {
+		if rest, ok := strings.CutSuffix(recipe, ext); ok {
+			return rest + ".lock" + ext
+		}
+	}
+	return recipe + ".lock.yaml"
+}
+
+// NewLock makes the lock of a recipe from its targets. Wheels are sorted by name. A base that is local has no
+// digest in a lock: that digest holds on one machine only.
+func NewLock(r *Recipe, targets []Target) *Lock {
+	l := &Lock{SchemaVersion: LockSchema, Recipe: r.Checksum}
+	for _, t := range targets {
+		t.Wheels = slices.Clone(t.Wheels)
+		slices.SortFunc(t.Wheels, func(a, b Wheel) int { return cmp.Compare(a.Name, b.Name) })
+		t.Requested = slices.Sorted(slices.Values(t.Requested))
+		if t.Base.Local {
+			t.Base.Local, t.Base.Digest = false, ""
+		}
+		t.Lines = nil
+		l.Targets = append(l.Targets, t)
+	}
+	return l
+}
+
+// Marshal writes a lock; equal locks give equal bytes.
+func (l *Lock) Marshal() ([]byte, error) {
+	if err := l.check(); err != nil {
+		return nil, fmt.Errorf("writing lock: %w", err)
+	}
+	body, err := yaml.MarshalWithOptions(l, yaml.IndentSequence(true))
+	if err != nil {
+		return nil, fmt.Errorf("writing lock: %w", err)
+	}
+	return append([]byte("# Made by imgsmith lock. Everything a build installs, by name, version and hash.\n"), body...), nil
+}
+
+// LoadLock reads a lock strictly: unknown keys, another schema version and incomplete rows are refused. file
+// is used in errors.
+func LoadLock(file string, data []byte) (*Lock, error) {
+	if len(data) > maxLockBytes {
+		return nil, &Problem{File: file, Message: "the lock is larger than 16 MiB", Remedy: "make it again with imgsmith lock"}
+	}
+	if bytes.IndexByte(data, 0) >= 0 {
+		return nil, &Problem{File: file, Message: "the lock has a NUL byte", Remedy: "make it again with imgsmith lock"}
+	}
+	d := &decoder{file: file, lines: strings.Split(string(data), "\n")}
+	if !d.plausible(data) {
+		return nil, d.err()
+	}
+	l := &Lock{}
+	if err := yaml.UnmarshalWithOptions(data, l, yaml.Strict()); err != nil {
+		p := &Problem{File: file, Message: "reading lock: " + err.Error(), Remedy: "make it again with imgsmith lock"}
+		var y yaml.Error
+		if errors.As(err, &y) && y.GetToken() != nil && y.GetToken().Position != nil {
+			pos := y.GetToken().Position
+			p.Line, p.Column, p.Message = pos.Line, pos.Column, "reading lock: "+y.GetMessage()
+			p.Excerpt = excerpt(d.lines, pos.Line, pos.Column)
+		}
+		return nil, p
+	}
+	if err := l.check(); err != nil {
+		return nil, &Problem{File: file, Message: err.Error(), Remedy: "make it again with imgsmith lock"}
+	}
+	return l, nil
+}
+
+// Matches tells whether the lock was made from the recipe as it is now. The error is a *StaleLockError.
+func (l *Lock) Matches(r *Recipe) error {
+	if l.Recipe != r.Checksum {
+		return &StaleLockError{Reason: "the recipe was changed after the lock was made"}
+	}
+	for i, e := range r.Entries {
+		if i >= len(l.Targets) || l.Targets[i].Entry != e.Name {
+			return &StaleLockError{Reason: fmt.Sprintf("it has no target for entry %q", e.Name)}
+		}
+	}
+	if len(l.Targets) > len(r.Entries) {
+		return &StaleLockError{Reason: "it has more targets than the recipe has entries"}
+	}
+	return nil
+}
+
+// Target returns the target of an entry.
+func (l *Lock) Target(entry string) (Target, bool) {
+	for _, t := range l.Targets {
+		if t.Entry == entry {
+			return t, true
+		}
+	}
+	return Target{}, false
+}
+
+func (l *Lock) check() error {
+	if l.SchemaVersion != LockSchema {
+		return fmt.Errorf("schema version %d is not %d, which this build knows", l.SchemaVersion, LockSchema)
+	}
+	if !regexp.MustCompile(`^sha256:[0-9a-f]{64}$`).MatchString(l.Recipe) {
+		return fmt.Errorf("recipe checksum %q is not valid", l.Recipe)
+	}
+	seen := map[string]bool{}
+	for _, t := range l.Targets {
+		if seen[t.Entry] || t.Entry == "" {
+			return fmt.Errorf("target %q has no name of its own", t.Entry)
+		}
+		seen[t.Entry] = true
+		if err := t.check(); err != nil {
+			return fmt.Errorf("target %q: %w", t.Entry, err)
+		}
+	}
+	return nil
+}
+
+func (t Target) check() error {
+	digest := regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	if t.Base.Digest != "" && !digest.MatchString(t.Base.Digest) {
+		return fmt.Errorf("base digest %q is not valid", t.Base.Digest)
+	}
+	if len(t.Wheels) == 0 || t.TensorFlow == "" || t.Python.Version == "" || t.Epoch <= 0 {
+		return errors.New("it has no wheels, tensorflow, python or source_date_epoch")
+	}
+	hex := regexp.MustCompile(`^[0-9a-f]{64}$`)
+	file := regexp.MustCompile(`^[A-Za-z0-9_.!+-]+\.whl$`)
+	names := map[string]bool{}
+	for _, w := range t.Wheels {
+		if !hex.MatchString(w.SHA256) || !file.MatchString(w.File) || w.Size <= 0 || w.Version == "" || w.Name != NormalizeName(w.Name) {
+			return fmt.Errorf("wheel %q is not complete", w.Name)
+		}
+		if names[w.Name] {
+			return fmt.Errorf("wheel %q is there twice", w.Name)
+		}
+		names[w.Name] = true
+	}
+	return nil
+}

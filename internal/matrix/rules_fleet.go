@@ -1,0 +1,167 @@
+package matrix
+
+import (
+	"fmt"
+	"slices"
+
+	"imgsmith/internal/facts"
+)
+
+// machine is a member of the fleet while it is judged.
+type machine struct {
+	*check
+	FleetMember
+}
+
+func (m machine) add(rule string, s Severity, ev facts.Evidence, nearest, format string, args ...any) {
+	m.addAt(m.Line, m.Column, rule, s, ev, nearest, format, args...)
+}
+
+func fleet(c *check) {
+	for _, f := range c.e.Fleet {
+		m := machine{c, f}
+		if m.Line == 0 {
+			m.Line, m.Column = c.e.Line("fleet"), c.e.Column("fleet")
+		}
+		if !m.name() || !c.judged(c.cuda) {
+			continue
+		}
+		m.driverFloor()
+		if m.ComputeCapability == "" {
+			continue
+		}
+		m.driverCeiling()
+		if m.capability() {
+			m.code()
+		}
+		m.cudnnCap()
+	}
+}
+
+// name fills in capability and class from the GPU's name.
+func (m *machine) name() bool {
+	if m.GPU == "" {
+		return true
+	}
+	g, err := m.facts.GPU(m.GPU)
+	switch {
+	case err != nil && m.ComputeCapability == "":
+		near := nearest(m.GPU, m.facts.GPUs())
+		if near != "" {
+			near = "gpu: " + near
+		}
+		m.add("fleet-gpu", Refuse, own("its facts table"), near, "GPU %q is not known; write its compute_capability instead", m.GPU)
+		return false
+	case err != nil:
+		return true
+	case m.ComputeCapability != "" && m.ComputeCapability != g.ComputeCapability:
+		m.add("fleet-gpu", Refuse, g.Evidence, fmt.Sprintf("compute_capability: %q", g.ComputeCapability), "%s has compute capability %s, not %s",
+			g.Name, g.ComputeCapability, m.ComputeCapability)
+		return false
+	}
+	m.ComputeCapability = g.ComputeCapability
+	if m.Class == "" {
+		m.Class = g.Class
+	}
+	return true
+}
+
+func (m *machine) driverFloor() {
+	if m.Driver == "" {
+		return
+	}
+	f, err := m.facts.DriverFloor(facts.Major(m.cuda))
+	if err != nil || facts.Compare(m.Driver, f.Driver) >= 0 {
+		return
+	}
+	m.refuseDriver("driver-floor", f.Evidence, f.Driver, fmt.Sprintf("driver %s is below %s, which CUDA %d needs", m.Driver, f.Driver, f.CUDAMajor))
+}
+
+func (m *machine) refuseDriver(rule string, ev facts.Evidence, driver, message string) {
+	m.add(rule, Refuse, ev, fmt.Sprintf("driver: %q", driver), "%s", message)
+}
+
+func (m *machine) driverCeiling() {
+	a, err := m.facts.Architecture(m.ComputeCapability)
+	if err != nil || m.Driver == "" || a.LastDriverBranch == 0 || facts.Major(m.Driver) <= a.LastDriverBranch {
+		return
+	}
+	m.add("driver-ceiling", Refuse, a.Evidence, fmt.Sprintf("a driver of branch R%d", a.LastDriverBranch),
+		"driver %s no longer knows %s (%s): the last branch is R%d", m.Driver, a.Name, m.ComputeCapability, a.LastDriverBranch)
+}
+
+// capability refuses a GPU that release or toolkit cannot use; false ends the judgement of its code.
+func (m *machine) capability() bool {
+	if facts.Compare(m.ComputeCapability, m.tf.MinComputeCapability) < 0 {
+		m.add("compute-capability", Refuse, m.tf.GPUCodeEvidence, m.releaseFor(), "compute capability %s is below %s, the lowest that TensorFlow %s has code for",
+			m.ComputeCapability, m.tf.MinComputeCapability, m.e.TensorFlow.Version)
+		return false
+	}
+	if u, ok := m.facts.UnprovedGPU(m.ComputeCapability); ok {
+		m.add("gpu-unproved", Unproved, u.Evidence, "", "compute capability %s with TensorFlow %s: %s", m.ComputeCapability, m.e.TensorFlow.Version, u.Reason)
+		return false
+	}
+	a, err := m.facts.Architecture(m.ComputeCapability)
+	switch {
+	case err != nil:
+		m.add("gpu-unproved", Unproved, own("its facts table"), "", "compute capability %s is not known", m.ComputeCapability)
+		return false
+	case a.LastCUDAMajor != 0 && facts.Major(m.cuda) > a.LastCUDAMajor:
+		m.add("compute-capability", Refuse, a.Evidence, m.releaseFor(), "CUDA %s has no support for %s (%s)", m.cuda, a.Name, m.ComputeCapability)
+		return false
+	case a.FirstCUDA != "" && facts.Compare(facts.Minor(m.cuda), a.FirstCUDA) < 0:
+		m.add("gpu-unproved", Unproved, a.Evidence, "", "CUDA %s is older than %s (%s), which came with %s: its libraries have no code of their own for it",
+			m.cuda, a.Name, m.ComputeCapability, a.FirstCUDA)
+		return false
+	}
+	return true
+}
+
+// code looks for machine code that runs on the GPU: the same major with a minor not above its own. Else PTX of
+// a capability not above it is compiled by the driver, which then must be as new as the toolkit.
+func (m *machine) code() {
+	cc := m.ComputeCapability
+	runs := func(code string) bool { return facts.Compare(code, cc) <= 0 }
+	if slices.ContainsFunc(m.tf.SASS, func(s string) bool { return facts.Major(s) == facts.Major(cc) && runs(s) }) {
+		return
+	}
+	if !slices.ContainsFunc(m.tf.PTX, runs) {
+		m.add("compute-capability", Refuse, m.tf.GPUCodeEvidence, m.releaseFor(), "TensorFlow %s has neither machine code nor PTX for compute capability %s", m.e.TensorFlow.Version, cc)
+		return
+	}
+	if k, err := m.facts.Toolkit(m.tf.CUDATested); err == nil && m.Driver != "" && facts.Compare(m.Driver, k.BundledDriver) < 0 {
+		m.refuseDriver("ptx-driver", k.Evidence, k.BundledDriver, fmt.Sprintf(
+			"TensorFlow %s has only PTX for compute capability %s, and driver %s is older than %s, which came with the toolkit that made it", m.e.TensorFlow.Version, cc, m.Driver, k.BundledDriver))
+		return
+	}
+	m.add("ptx-only", Warn, m.tf.GPUCodeEvidence, m.releaseFor(), "TensorFlow %s has only PTX for compute capability %s: the first run compiles for minutes", m.e.TensorFlow.Version, cc)
+}
+
+func (m *machine) cudnnCap() {
+	limit := m.facts.CuDNNCap()
+	if m.cudnn != "" && facts.Compare(m.ComputeCapability, limit.Below) < 0 && facts.Compare(m.cudnn, limit.Max) > 0 {
+		m.add("cudnn-cap", Refuse, limit.Evidence, fmt.Sprintf("cudnn: %q", limit.Max), "cuDNN %s no longer works below compute capability %s; the last that does is %s",
+			m.cudnn, limit.Below, limit.Max)
+	}
+}
+
+// releaseFor names the newest release with machine code for the GPU, or nothing.
+func (m *machine) releaseFor() string {
+	releases := m.facts.Releases()
+	for i := len(releases) - 1; i >= 0; i-- {
+		tf, err := m.facts.TensorFlow(releases[i])
+		if err != nil {
+			continue
+		}
+		a, err := m.facts.Architecture(m.ComputeCapability)
+		if err != nil || (a.LastCUDAMajor != 0 && tf.CUDAMajor > a.LastCUDAMajor) {
+			continue
+		}
+		if slices.ContainsFunc(tf.SASS, func(s string) bool {
+			return facts.Major(s) == facts.Major(m.ComputeCapability) && facts.Compare(s, m.ComputeCapability) <= 0
+		}) {
+			return fmt.Sprintf("tensorflow: %q", releases[i])
+		}
+	}
+	return ""
+}
