@@ -38,6 +38,7 @@ const (
 	maxOutput = 8 << 20 // bytes of each stream
 	maxPids   = 4096
 	shmSize   = 1 << 30 // bytes
+	tmpSize   = 1 << 30 // bytes
 	killGrace = 30 * time.Second
 )
 
@@ -62,7 +63,7 @@ func (s *session) newProver(ctx context.Context, f verifyFlags) *prover {
 	}
 	var env []string
 	if f.fakeGPU != "" {
-		env = append(env, "LD_LIBRARY_PATH="+filepath.Join(f.fakeGPU, "lib"))
+		env = append(env, "LD_LIBRARY_PATH="+filepath.Join(f.fakeGPU, "driver"))
 	}
 	inv, err := gpu.ReadHelper(ctx, helper, env...)
 	var failure *gpu.Failure
@@ -160,7 +161,7 @@ func (p *prover) launch(ctx context.Context, img image, ex validate.Expect) (lau
 	return p.launcher.Run(ctx, launch.Spec{
 		Image: launch.Image{Ref: p.s.loop.Addr() + "/" + img.repo + "@" + img.digest, Digest: img.digest, ConfigDigest: img.configDigest, DiffIDs: img.diffIDs},
 		GPUs:  p.f.gpus, Script: probe.Source(), Python: "/opt/venv/bin/python", Args: a, Nonce: n, Caged: true,
-		Timeout: p.f.timeout, KillGrace: killGrace, MaxOutput: maxOutput, Pids: maxPids, ShmSize: shmSize, ScrubEnv: scrubbed(),
+		Timeout: p.f.timeout, KillGrace: killGrace, MaxOutput: maxOutput, Pids: maxPids, ShmSize: shmSize, TmpSize: tmpSize, ScrubEnv: scrubbed(),
 	})
 }
 

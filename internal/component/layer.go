@@ -55,8 +55,7 @@ func (l *layerWriter) header(n rootfs.Node) error {
 	if reason := wheel.BadName(n.Path); reason != "" {
 		return &RuleError{Path: n.Path, Reason: reason}
 	}
-	marker := n.Type == rootfs.Whiteout || n.Type == rootfs.Opaque
-	if _, dup := l.paths[n.Path]; dup && !marker {
+	if _, dup := l.paths[n.Path]; dup && !marker(n) {
 		return &RuleError{Path: n.Path, Reason: "there twice in one layer"}
 	}
 	if t, ok := l.paths[path.Dir(n.Path)]; ok && t != rootfs.Dir {
@@ -83,15 +82,21 @@ func (l *layerWriter) header(n rootfs.Node) error {
 		return fmt.Errorf("writing the header of /%s: %w", n.Path, err)
 	}
 	n.MTime = l.opts.Epoch
-	if !marker {
+	if !marker(n) {
 		l.paths[n.Path] = n.Type
 	}
 	l.table = append(l.table, n)
 	return nil
 }
 
+// marker tells deletions from things that exist.
+func marker(n rootfs.Node) bool { return n.Type == rootfs.Whiteout || n.Type == rootfs.Opaque }
+
 // parents writes the missing directories above p.
 func (l *layerWriter) parents(p string) error {
+	if reason := wheel.BadName(p); reason != "" {
+		return &RuleError{Path: p, Reason: reason}
+	}
 	dir := path.Dir(p)
 	if dir == "." {
 		return nil

@@ -164,7 +164,7 @@ func stepNode(h *tar.Header) (rootfs.Node, error) {
 }
 
 func dropped(n rootfs.Node, opts RewriteOptions) bool {
-	if n.Type == rootfs.Whiteout || n.Type == rootfs.Opaque {
+	if marker(n) {
 		return false
 	}
 	for _, g := range opts.Drop {
@@ -184,7 +184,7 @@ func dropped(n rootfs.Node, opts RewriteOptions) bool {
 func orderStep(entries []rewritten) ([]rewritten, error) {
 	byPath := map[string]int{}
 	for i, e := range entries {
-		if e.Type == rootfs.Whiteout || e.Type == rootfs.Opaque {
+		if marker(e.Node) {
 			continue
 		}
 		if _, dup := byPath[e.Path]; dup {

@@ -126,7 +126,7 @@ func (v *layerReader) entry(ctx context.Context, h *tar.Header, tr io.Reader) er
 	if reason := v.judge(n, h); reason != "" {
 		return &LayerError{Path: h.Name, Reason: reason}
 	}
-	if n.Type != rootfs.Whiteout && n.Type != rootfs.Opaque {
+	if !marker(n) {
 		v.paths[n.Path] = n.Type
 	}
 	if n.Type == rootfs.Regular {
@@ -150,7 +150,7 @@ func (v *layerReader) judge(n rootfs.Node, h *tar.Header) string {
 	if strings.TrimSuffix(h.Name, "/") != path.Clean(h.Name) || strings.HasPrefix(h.Name, "/") {
 		return "not a clean relative path"
 	}
-	if _, dup := v.paths[n.Path]; dup {
+	if _, dup := v.paths[n.Path]; dup && !marker(n) {
 		return "there twice"
 	}
 	if t, ok := v.paths[path.Dir(n.Path)]; ok && t != rootfs.Dir {

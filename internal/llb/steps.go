@@ -40,8 +40,10 @@ for p in /usr/bin/python3.[0-9] /usr/bin/python3.[0-9][0-9]; do
   "$p" -m compileall -q -j 1 --invalidation-mode timestamp /usr/lib/python3 "/usr/lib/${p##*/}" /usr/share/python3 >/dev/null || rc=$?
   [ "$rc" -le 1 ]
 done
-rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/aux-cache /var/log/apt /var/log/*.log /tmp/* /var/tmp/*
-rm -f /var/lib/dpkg/*-old /var/cache/debconf/*-old /etc/*- /var/lib/apt/extended_states.dpkg-old
+for d in /var/lib/apt/lists /var/cache/apt /var/log/apt /tmp /var/tmp; do
+  [ ! -d "$d" ] || find "$d" -xdev -type f ! -name lock -delete
+done
+rm -f /var/log/*.log /var/cache/ldconfig/aux-cache /var/lib/dpkg/*-old /var/cache/debconf/*-old /etc/*-
 if [ -e /etc/machine-id ]; then : >/etc/machine-id; fi
 `
 

@@ -3,6 +3,7 @@ package matrix
 import (
 	"bytes"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -130,5 +131,49 @@ func TestLockPath(t *testing.T) {
 		if got := LockPath(in); got != want {
 			t.Errorf("%s: %s", in, got)
 		}
+	}
+}
+
+// Hashes that look like numbers come back as the text they are.
+func TestLockHashesStayText(t *testing.T) {
+	for _, hex := range []string{strings.Repeat("1", 64), strings.Repeat("0", 64), "1e" + strings.Repeat("5", 62), "0b" + strings.Repeat("1", 62), strings.Repeat("0", 62) + "e1"} {
+		target := sampleTarget()
+		target.Wheels[0].SHA256 = hex
+		raw, err := NewLock(mustLoad(t, full), []Target{target}).Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := LoadLock("x", raw)
+		if err != nil || l.Targets[0].Wheels[1].SHA256 != hex {
+			t.Errorf("%s: %v", hex, err)
+		}
+	}
+}
+
+// The shipped lock belongs to the shipped recipe and pins no base, which is another one on every host.
+func TestQuickstartLock(t *testing.T) {
+	var data [2][]byte
+	for i, f := range []string{"quickstart.yaml", "quickstart.lock.yaml"} {
+		var err error
+		if data[i], err = os.ReadFile("../../recipes/" + f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := Load("quickstart.yaml", data[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := LoadLock("quickstart.lock.yaml", data[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Matches(r); err != nil {
+		t.Error(err)
+	}
+	if b := l.Targets[0].Base; b != (Base{Name: "debian:12", Glibc: "2.36"}) {
+		t.Errorf("base is %+v", b)
+	}
+	if again, err := l.Marshal(); err != nil || !bytes.Equal(again, data[1]) {
+		t.Errorf("it is not what Marshal writes: %v", err)
 	}
 }

@@ -86,7 +86,7 @@ var (
 	userinfoPattern = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^/@\s"']+@`)
 	bareInfoPattern = regexp.MustCompile(`(^|[\s"'=(])[^\s"'/@:=(]+:[^\s"'/@]+@([A-Za-z0-9])`)
 	queryPattern    = regexp.MustCompile(`(?i)([?&](?:[a-z0-9_.-]*(?:token|signature|sig|password|passwd|secret|key|credential)[a-z0-9_.-]*))=[^&\s"']+`)
-	headerPattern   = regexp.MustCompile(`(?i)\b(bearer|basic|token)[ =:]+["']?[A-Za-z0-9._~+/=-]{8,}`)
+	headerPattern   = regexp.MustCompile(`(?i)\b(authorization["']?[:=]\s*["']?[a-z]+|bearer|token[:=])\s*["']?[A-Za-z0-9._~+/=-]{8,}`)
 	jwtPattern      = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`)
 )
 

@@ -216,10 +216,10 @@ func classify(op, ref string, err error) error {
 		e.Kind, e.Remedy = Corrupt, "fetch or make the image again; what lies there is damaged"
 	case errors.As(err, &insecure):
 		e.Kind, e.Remedy = Insecure, "give the registry a certificate; plain http is for loopback addresses only"
-	case errors.As(err, &answer):
-		e.Kind, e.Remedy = answered(answer.StatusCode)
 	case errors.As(err, &authority), errors.As(err, &verify):
 		e.Kind, e.Remedy = UnknownAuthority, "add the registry's or proxy's certificate to the host's bundle, or name it in SSL_CERT_FILE"
+	case errors.As(err, &answer):
+		e.Kind, e.Remedy = answered(answer.StatusCode)
 	case errors.As(err, &network), errors.As(err, &urlErr):
 		e.Kind, e.Remedy = Unreachable, "check name, network and proxy settings (HTTPS_PROXY, NO_PROXY)"
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,7 +21,7 @@ import (
 // otherRegistry is a registry that is not ours, with a gate in front.
 func otherRegistry(t *testing.T, gate func(http.ResponseWriter, *http.Request) bool) (addr string) {
 	t.Helper()
-	h := ggcr.New(ggcr.Logger(nil), ggcr.WithReferrersSupport(true))
+	h := ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0)), ggcr.WithReferrersSupport(true))
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if gate == nil || gate(w, r) {
 			h.ServeHTTP(w, r)
@@ -136,7 +138,9 @@ func TestImportFailures(t *testing.T) {
 			return false
 		}) + "/a/b:1"
 	}
-	tls := httptest.NewTLSServer(http.NotFoundHandler())
+	tls := httptest.NewUnstartedServer(http.NotFoundHandler())
+	tls.Config.ErrorLog = log.New(io.Discard, "", 0)
+	tls.StartTLS()
 	t.Cleanup(tls.Close)
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -277,10 +281,10 @@ func TestErrorsHoldNoCredentials(t *testing.T) {
 func TestRedact(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("a", 64)
 	for in, want := range map[string]string{
-		"https://u:p@host/v2/":                          "https://***@host/v2/",
-		"proxyconnect http://tok@10.0.0.1:80: refused":  "proxyconnect http://***@10.0.0.1:80: refused",
-		"u:p@host/a":                                    "***@host/a",
-		`parsing "u:p@host/a"`:                          `parsing "***@host/a"`,
+		"https://u:p@host/v2/":                         "https://***@host/v2/",
+		"proxyconnect http://tok@10.0.0.1:80: refused": "proxyconnect http://***@10.0.0.1:80: refused",
+		"u:p@host/a":           "***@host/a",
+		`parsing "u:p@host/a"`: `parsing "***@host/a"`,
 		"GET https://cdn/x?X-Amz-Signature=abc&a=1":     "GET https://cdn/x?X-Amz-Signature=***&a=1",
 		"GET https://h/token?service=x&access_token=ab": "GET https://h/token?service=x&access_token=***",
 		"Authorization: Basic dXNlcjpwYXNz":             "Authorization: Basic ***",

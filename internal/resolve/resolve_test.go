@@ -241,6 +241,7 @@ func TestTargetRefused(t *testing.T) {
 }
 
 func TestUVFaults(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir()) // so that only our own files are seen below
 	r, dir := smallResolver(t)
 	e, b := entry(t, quickstart), BaseInfo{Glibc: "2.36"}
 	for _, path := range []string{"", "/nonexistent/uv", dir} {

@@ -145,12 +145,25 @@ func (s *Suite) image(t *testing.T, files map[string]string) image {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	i := image{layer: s.blob(t, layer.Bytes()), size: int64(layer.Len())}
+	return putImage(t, s.Dir, layer.Bytes())
+}
+
+// putImage writes a layer's tar and a one-layer image around it into a store.
+func putImage(t *testing.T, dir string, layer []byte) image {
+	t.Helper()
+	i := image{layer: blob(t, dir, layer), size: int64(len(layer))}
 	i.diffID = i.layer
 	i.config = []byte(`{"architecture":"amd64","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":["` + i.diffID + `"]}}`)
-	i.manifest = s.blob(t, fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":%q,"digest":%q,"size":%d},"layers":[{"mediaType":%q,"digest":%q,"size":%d}]}`,
-		ocispecs.MediaTypeImageManifest, ocispecs.MediaTypeImageConfig, s.blob(t, i.config), len(i.config), ocispecs.MediaTypeImageLayer, i.layer, i.size))
+	i.manifest = blob(t, dir, fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":%q,"digest":%q,"size":%d},"layers":[{"mediaType":%q,"digest":%q,"size":%d}]}`,
+		ocispecs.MediaTypeImageManifest, ocispecs.MediaTypeImageConfig, blob(t, dir, i.config), len(i.config), ocispecs.MediaTypeImageLayer, i.layer, i.size))
 	return i
+}
+
+// PutLayer writes an uncompressed layer into the store in dir and returns it as programs refer to it.
+func PutLayer(t *testing.T, dir, name string, layer []byte) llb.LayerRef {
+	t.Helper()
+	i := putImage(t, dir, layer)
+	return llb.LayerRef{Name: name, Ref: llb.StoreRef("component/"+name, i.manifest), Digest: i.layer, DiffID: i.diffID, Size: i.size}
 }
 
 func write(w io.Writer, s string) error {
@@ -158,11 +171,11 @@ func write(w io.Writer, s string) error {
 	return err
 }
 
-func (s *Suite) blob(t *testing.T, data []byte) string {
+func blob(t *testing.T, dir string, data []byte) string {
 	t.Helper()
 	sum := sha256.Sum256(data)
 	name := hex.EncodeToString(sum[:])
-	if err := os.WriteFile(filepath.Join(s.Dir, "blobs", "sha256", name), data, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "blobs", "sha256", name), data, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return "sha256:" + name

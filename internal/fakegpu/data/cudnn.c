@@ -10,7 +10,7 @@ API int imgsmith_fake_gpu(void) { return 1; }
 static void note(const char *name) {
 	const char *path = getenv("CUDNN_LOGDEST_DBG"), *level = getenv("CUDNN_LOGLEVEL_DBG");
 	FILE *f;
-	if (!path || !level || atoi(level) < 2 || !(f = fopen(path, "a"))) return;
+	if (!path || !level || atoi(level) < 3 || !(f = fopen(path, "a"))) return;
 	fprintf(f, "\nI! CuDNN (v%d imgsmith fake) function %s() called:\n", FAKE_CUDNN, name);
 	fclose(f);
 }

@@ -61,6 +61,7 @@ func TestRealEngine(t *testing.T) {
 			t.Run("bounds", func(t *testing.T) { testBounds(t, l, spec(img, python, "")) })
 			t.Run("refusals", func(t *testing.T) { testRefusals(t, l, reg, spec(img, python, "pass"), layer) })
 			t.Run("sweep", func(t *testing.T) { testSweep(t, l, d.Host, spec(img, python, "")) })
+			t.Run("pulled images", func(t *testing.T) { testPulled(t, l, reg, d.Host, python, layer) })
 			t.Run("probe", func(t *testing.T) { testProbe(t, l, spec(img, python, "")) })
 			if n := left(t, l); n != 0 {
 				t.Fatalf("%d containers are left", n)
@@ -246,6 +247,33 @@ func testSweep(t *testing.T, l *Launcher, host string, s launch.Spec) {
 		if err := l.remove(c.ID); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A launcher removes on request what it pulled, and nothing that was there before.
+func testPulled(t *testing.T, l *Launcher, reg *launchtest.Registry, host, python string, layer []byte) {
+	there, fresh := reg.Add("there", map[string]any{"User": "1"}, layer), reg.Add("fresh", map[string]any{"User": "2"}, layer)
+	if _, err := l.acquire(t.Context(), there); err != nil {
+		t.Fatal(err)
+	}
+	l2, err := New(t.Context(), Options{Host: host, RunID: "test", RemovePulled: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, img := range []launch.Image{there, fresh} {
+		s := spec(img, python, "print('ran')")
+		if tr, err := l2.Run(t.Context(), s); err != nil || tr.Stdout != "ran\n" {
+			t.Fatalf("got %+v, %v", tr, err)
+		}
+	}
+	if err := l2.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := l.present(t.Context(), there); err != nil || id == "" {
+		t.Errorf("an image that was there before is gone: %v", err)
+	}
+	if id, err := l.present(t.Context(), fresh); err != nil || id != "" {
+		t.Errorf("the pulled image is still there: %q, %v", id, err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -136,15 +137,31 @@ func Start(ctx context.Context, c Config) (*Dockerd, error) {
 	cmd := exec.Command("unshare", args...)
 	cmd.Env = append(os.Environ(), append([]string{"PATH=" + c.Engines + ":" + os.Getenv("PATH"), "TMPDIR=" + c.Dir}, c.Env...)...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
+	d := &Dockerd{Host: "unix://" + sock, Log: logPath, dir: c.Dir, cmd: cmd, done: make(chan struct{})}
+	if err := d.launch(); err != nil {
 		return nil, fmt.Errorf("starting the Docker engine: %w", err)
 	}
-	d := &Dockerd{Host: "unix://" + sock, Log: logPath, dir: c.Dir, cmd: cmd, done: make(chan struct{})}
-	go func() { _ = cmd.Wait(); close(d.done) }()
 	if err := d.ready(ctx, sock); err != nil {
 		return nil, errors.Join(err, d.Stop())
 	}
 	return d, nil
+}
+
+// launch starts the process from a thread that lives as long as it does: the death signal, which ends the
+// engine when a test is killed, is tied to the thread that forked.
+func (d *Dockerd) launch() error {
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		err := d.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = d.cmd.Wait()
+		}
+		close(d.done)
+	}()
+	return <-started
 }
 
 // ready waits until the socket answers HTTP.

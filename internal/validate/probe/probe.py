@@ -688,8 +688,8 @@ def child_env(cfg, name, work):
         env.update(HOME=work, TMPDIR=work, CUDA_CACHE_PATH=work)
         env.setdefault("LANG", "C.UTF-8")
     env.update(TF_CPP_MIN_LOG_LEVEL="0", TF_CPP_VMODULE="dso_loader=1,cudart_stub=1,gpu_device=1")
-    if name == "op.convolution":  # cuDNN 8 and 9 name the switches differently
-        env.update(CUDNN_LOGINFO_DBG="1", CUDNN_LOGLEVEL_DBG="2", CUDNN_LOGDEST_DBG=os.path.join(work, "cudnn.log"))
+    if name == "op.convolution":  # cuDNN 8 has one switch per severity, cuDNN 9 one level: 3 is info
+        env.update(CUDNN_LOGINFO_DBG="1", CUDNN_LOGLEVEL_DBG="3", CUDNN_LOGDEST_DBG=os.path.join(work, "cudnn.log"))
     return env
 
 

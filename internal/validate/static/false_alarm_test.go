@@ -9,10 +9,9 @@ import (
 	"imgsmith/internal/validate"
 )
 
-// TestNoFalseAlarm holds what looks like a fault and is none.
-func TestNoFalseAlarm(t *testing.T) {
-	f := readFixture(t)
-	for name, edit := range map[string]func(*rootfs.Layer, *Input){
+// harmless holds what looks like a fault and is none.
+func harmless() map[string]func(*rootfs.Layer, *Input) {
+	return map[string]func(*rootfs.Layer, *Input){
 		"no development link":            drop(lib64 + "/libcudnn.so"),
 		"host's directories in PATH":     env("PATH=/usr/local/nvidia/bin:/opt/venv/bin"),
 		"host's directories are missing": env("LD_LIBRARY_PATH=/usr/local/nvidia/lib64"),
@@ -43,6 +42,10 @@ func TestNoFalseAlarm(t *testing.T) {
 				(*l)[i].Path = strings.Replace((*l)[i].Path, "certifi-2026.10.19.post1", "certifi-2021.05.30", 1)
 			}
 		}),
+		"vendored library found through its loader's RPATH": add(
+			vendored(site+"/h5py/defs.cpython-311-x86_64-linux-gnu.so", "", []string{"$ORIGIN/../h5py.libs"}, "libhdf5_hl-1.so"),
+			vendored(site+"/h5py.libs/libhdf5_hl-1.so", "libhdf5_hl-1.so", nil, "libhdf5-1.so"),
+			vendored(site+"/h5py.libs/libhdf5-1.so", "libhdf5-1.so", nil)),
 		"no program of its own":     func(_ *rootfs.Layer, in *Input) { in.Config.Cmd = nil },
 		"packages as pinned":        pin("nvidia-cudnn-cu12", "9.3.0.75"),
 		"other packages not pinned": pinAll,
@@ -53,7 +56,19 @@ func TestNoFalseAlarm(t *testing.T) {
 				n.Path += ".3.0"
 				*l = append(*l, n)
 			}),
-	} {
+	}
+}
+
+// vendored is a library with an old-style RPATH, which what it loads inherits.
+func vendored(path, soname string, rpath []string, needed ...string) rootfs.Node {
+	n := lib(path, soname, needed...)
+	n.ELF.RPath = rpath
+	return n
+}
+
+func TestNoFalseAlarm(t *testing.T) {
+	f := readFixture(t)
+	for name, edit := range harmless() {
 		t.Run(name, func(t *testing.T) {
 			layer := ownTree(f)
 			in := input(t, nil)

@@ -192,19 +192,32 @@ func (c *checker) cudnnFamily() {
 // libraryName matches the names under which libraries are opened.
 var libraryName = regexp.MustCompile(`\.so(\.[0-9]+)*$`)
 
-// everyELF starts every ELF file below the roots in a process of its own.
+// everyELF starts every ELF file below the roots in a process of its own. A library that lacks something alone
+// but is loaded whole by another file is no fault: vendored libraries rely on the RPATH of the module that loads
+// them and are never opened by themselves.
 func (c *checker) everyELF() {
-	var found, versions []validate.Finding
+	var versions []validate.Finding
 	count := 0
 	told := map[string]bool{}
+	carried := map[string]bool{} // real paths loaded in a process that lacks nothing
+	type lacking struct {
+		path string
+		miss []missing
+	}
+	var alone []lacking
 	c.walk(func(n rootfs.Node) {
 		if n.Type != rootfs.Regular || n.ELF == nil || !n.ELF.Dynamic || n.ELF.Class != 64 || n.ELF.Machine != c.Expect.Machine {
 			return
 		}
 		count++
 		p, miss := c.startAlone("/" + n.Path)
-		if !c.rules.optional(base(n.Path)) {
-			found = append(found, c.lost(miss)...)
+		switch {
+		case len(miss) == 0:
+			for _, o := range p.order {
+				carried[o.node.Path] = true
+			}
+		case !c.rules.optional(base(n.Path)):
+			alone = append(alone, lacking{n.Path, miss})
 		}
 		for _, f := range versionFindings(p) {
 			if key := f.Subject + f.Expected; !told[key] {
@@ -213,6 +226,12 @@ func (c *checker) everyELF() {
 			}
 		}
 	})
+	var found []validate.Finding
+	for _, l := range alone {
+		if !carried[l.path] {
+			found = append(found, c.lost(l.miss)...)
+		}
+	}
 	if count == 0 {
 		found = append(found, validate.Finding{Subject: "/" + c.Expect.Venv, Message: "no ELF file was found", Remedy: "give the paths of the Python environment and of the CUDA root"})
 	}
