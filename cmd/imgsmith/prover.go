@@ -40,10 +40,13 @@ const (
 	shmSize   = 1 << 30 // bytes
 	tmpSize   = 1 << 30 // bytes
 	killGrace = 30 * time.Second
+	sampling  = 100 * time.Millisecond
 )
 
 // prover launches images on this host and judges what comes back.
 type prover struct {
+	helper    string   // path of the NVML helper
+	env       []string // added to its environment
 	s         *session
 	f         verifyFlags
 	launcher  launch.Launcher // nil: none, see why
@@ -65,6 +68,7 @@ func (s *session) newProver(ctx context.Context, f verifyFlags) *prover {
 	if f.fakeGPU != "" {
 		env = append(env, "LD_LIBRARY_PATH="+filepath.Join(f.fakeGPU, "driver"))
 	}
+	p.helper, p.env = helper, env
 	inv, err := gpu.ReadHelper(ctx, helper, env...)
 	var failure *gpu.Failure
 	switch {
@@ -101,11 +105,11 @@ func (p *prover) judge(ctx context.Context, img image, static validate.LayerResu
 	re.Stage = report.StageVerify
 	ev := validate.Evidence{Digest: img.digest, Static: static, Host: p.host, HostErr: p.hostErr, NotLaunched: p.why, KeepGoing: p.keepGoing}
 	if p.launcher != nil {
-		t, err := p.launch(ctx, img, ex)
+		t, activity, err := p.watched(ctx, img, ex)
 		if err != nil {
 			ev.NotLaunched = err.Error()
 		} else {
-			ev.Transcript = &t
+			ev.Transcript, ev.Activity = &t, activity
 			decode(&ev)
 		}
 	}
@@ -126,7 +130,7 @@ func decode(ev *validate.Evidence) {
 func conclude(ev validate.Evidence, ex validate.Expect, re *report.Entry) (validate.Clearance, bool) {
 	j := validate.Judge(ev, ex)
 	v := j.Verdict()
-	re.Verdict, re.Transcript, re.Static, re.Reason = &v, ev.Transcript, nil, ""
+	re.Verdict, re.Transcript, re.Activity, re.Static, re.Reason = &v, ev.Transcript, ev.Activity, nil, ""
 	switch {
 	case v.Outcome == validate.OutcomePassed:
 		c, err := j.Clearance()
@@ -145,6 +149,20 @@ func conclude(ev validate.Evidence, ex validate.Expect, re *report.Entry) (valid
 		}
 	}
 	return validate.Clearance{}, false
+}
+
+// watched launches while the host's NVML is sampled. A watcher that fails is told by the judge, not here.
+func (p *prover) watched(ctx context.Context, img image, ex validate.Expect) (launch.Transcript, []gpu.Activity, error) {
+	w, err := gpu.Watch(ctx, p.helper, sampling, p.env...)
+	if err != nil {
+		return launch.Transcript{}, nil, err
+	}
+	t, err := p.launch(ctx, img, ex)
+	activity, werr := w.Stop()
+	if werr != nil {
+		p.s.app.note("warning: watching the GPU: %v", werr)
+	}
+	return t, activity, err
 }
 
 // launch runs the probe in the image.

@@ -144,7 +144,7 @@ func replayed(d *report.Document, re *report.Entry, keepGoing bool) {
 		re.Result, re.Reason = report.ResultNotProved, "the recording holds no run of this image"
 		return
 	}
-	ev := validate.Evidence{Digest: re.Verdict.Digest, Static: re.Verdict.Layers[0], Host: d.Host, HostErr: d.HostError, Transcript: re.Transcript, KeepGoing: keepGoing}
+	ev := validate.Evidence{Digest: re.Verdict.Digest, Static: re.Verdict.Layers[0], Host: d.Host, HostErr: d.HostError, Transcript: re.Transcript, Activity: re.Activity, KeepGoing: keepGoing}
 	ev.Transcript.Launcher = "replay"
 	if ev.Host != nil {
 		ev.Host.Source = "recording"

@@ -2,6 +2,7 @@ package component_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -113,6 +114,13 @@ func TestPipSeesTheTree(t *testing.T) {
 		if !strings.Contains(strings.ReplaceAll(list, ".", "-"), w.Name+"=="+strings.ReplaceAll(w.Version, ".", "-")) {
 			t.Errorf("pip list lacks %s %s:\n%s", w.Name, w.Version, list)
 		}
+	}
+	if uv, err := exec.LookPath("uv"); err == nil {
+		if out := run(t, uv, "pip", "check", "--offline", "--python", python); !strings.Contains(out, "All installed packages are compatible") {
+			t.Errorf("uv pip check says %q", out)
+		}
+	} else {
+		t.Log("no uv on PATH: its view of the tree is not checked")
 	}
 	for script, want := range map[string]string{"hello-imgsmith": "hello\n", "hello-two": "tool\n", "hello-gui": "hello\n", "say": "said\n", "plain.sh": "plain\n"} {
 		if got := run(t, venv+"/bin/"+script); got != want {

@@ -75,6 +75,7 @@ type Entry struct {
 	Prediction *validate.Expect      `json:"prediction,omitempty"` // what the judge compares with
 	Verdict    *validate.Verdict     `json:"verdict,omitempty"`
 	Transcript *launch.Transcript    `json:"transcript,omitempty"`
+	Activity   []gpu.Activity        `json:"activity,omitempty"`  // the host's GPUs while the image ran
 	Published  []string              `json:"published,omitempty"` // references, tag and digest
 }
 

@@ -16,6 +16,8 @@ var thresholdsYAML []byte
 type Thresholds struct {
 	MaxRelative    map[string]float64 `yaml:"max_relative" json:"max_relative"`           // per operation, no TF32
 	MaxRelativeTF  map[string]float64 `yaml:"max_relative_tf32" json:"max_relative_tf32"` // per operation, TF32 allowed
+	MemoryUsedMin  uint64             `yaml:"memory_used_min" json:"memory_used_min"`     // bytes that a run must take on the GPU
+	CuDNNCompute   []string           `yaml:"cudnn_compute" json:"cudnn_compute"`         // prefixes of cuDNN calls that compute
 	MemoryRatioMin float64            `yaml:"memory_ratio_min" json:"memory_ratio_min"`   // container's memory total over the host's
 	MemoryRatioMax float64            `yaml:"memory_ratio_max" json:"memory_ratio_max"`
 }

@@ -18,6 +18,7 @@ type Evidence struct {
 	ObservationErr string             // why it could not be read
 	Host           *gpu.Inventory     // NVML outside the container, before the run
 	HostErr        string             // why there is none
+	Activity       []gpu.Activity     // what the host saw of each GPU while the image ran
 	KeepGoing      bool               // judge later layers although one failed; never gives a clearance
 }
 

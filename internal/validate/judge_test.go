@@ -91,6 +91,11 @@ func TestJudge_Faults(t *testing.T) {
 		{"wrong result", func(e *validate.Evidence) { e.Observation.Ops[0].Results[0].MaxRel = 0.5 }, validate.LayerTensorFlow, validate.OutcomeFailed, "tensorflow.op.matmul", false},
 		{"NaN", func(e *validate.Evidence) { e.Observation.Ops[4].Results[0].NonFinite = 1 }, validate.LayerTensorFlow, validate.OutcomeFailed, "tensorflow.op.solver", false},
 		{"not compared", func(e *validate.Evidence) { e.Observation.Ops[0].Results[0].Compared = false }, validate.LayerTensorFlow, validate.OutcomeInconclusive, "tensorflow.op.matmul", false},
+		{"host did not watch", func(e *validate.Evidence) { e.Activity = nil }, validate.LayerTensorFlow, validate.OutcomeInconclusive, "tensorflow.host-activity", false},
+		{"host saw nothing", func(e *validate.Evidence) { e.Activity[0].MemoryMax = e.Activity[0].MemoryMin }, validate.LayerTensorFlow, validate.OutcomeFailed, "tensorflow.host-activity", false},
+		{"cuDNN only asked for its version", func(e *validate.Evidence) {
+			e.Observation.Ops[1].CuDNNCalls = map[string]int{"cudnnGetVersion": 9, "cudnnCreate": 1}
+		}, validate.LayerTensorFlow, validate.OutcomeFailed, "tensorflow.op.convolution", false},
 		{"no memory in use", func(e *validate.Evidence) { e.Observation.Ops[0].MemoryNow = validatetest.Ptr(int64(0)) }, validate.LayerTensorFlow, validate.OutcomeFailed, "tensorflow.op.matmul", false},
 		{"TF32 error without TF32", func(e *validate.Evidence) {
 			e.Observation.Ops[0].TF32, e.Observation.Ops[0].Results[0].MaxRel = validatetest.Ptr(false), 3e-4

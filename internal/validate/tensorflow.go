@@ -33,7 +33,26 @@ func tensorflow(ev Evidence, ex Expect) []Finding {
 	for _, op := range operations() {
 		fs = append(fs, operation(o, op.Name, op.Proves, ex)...)
 	}
-	return fs
+	return append(fs, seenFromOutside(ev, ex))
+}
+
+// seenFromOutside demands that the host saw memory in use on a GPU while the image ran: an image can print
+// anything, the host's own NVML it cannot change. A fake GPU's memory never moves; it proves nothing anyway.
+func seenFromOutside(ev Evidence, ex Expect) Finding {
+	const id = "tensorflow.host-activity"
+	if grade(ev).FakeGPU {
+		return pass(id, "NVML on the host", "not asked of a fake GPU")
+	}
+	if len(ev.Activity) == 0 {
+		return unclear(id, "NVML on the host", "the host did not watch the run", "run imgsmith on the GPU host with libexec/imgsmith/imgsmith-nvml beside it")
+	}
+	for _, a := range ev.Activity {
+		if a.Samples > 1 && a.MemoryMax >= a.MemoryMin+ex.Thresholds.MemoryUsedMin {
+			return pass(id, a.UUID, fmt.Sprintf("memory in use rose by %d MiB, utilisation up to %d %%, %d samples", (a.MemoryMax-a.MemoryMin)>>20, a.UtilizationMax, a.Samples))
+		}
+	}
+	return fail(id, "NVML on the host", "no GPU of this host was used while the image said that it computed", fmt.Sprintf(">= %d MiB more in use", ex.Thresholds.MemoryUsedMin>>20),
+		fmt.Sprintf("%d MiB", (ev.Activity[0].MemoryMax-ev.Activity[0].MemoryMin)>>20), "another process may have held the memory before; keep the GPU free while verifying")
 }
 
 // buildInfo compares at the precision that the build info has: CUDA major.minor, cuDNN major.
@@ -103,7 +122,7 @@ func operation(o *probe.Observation, name, proves string, ex Expect) []Finding {
 	}
 	fs = append(fs, usedMemory(id, op))
 	if name == probe.StepConvolution {
-		fs = append(fs, cudnnCalled(id, op))
+		fs = append(fs, cudnnCalled(id, op, ex))
 	}
 	for _, m := range op.Mapped {
 		if isMember(m, ex) && !strings.HasPrefix(m, ex.CUDARoot+"/") {
@@ -153,13 +172,18 @@ func usedMemory(id string, op *probe.Op) Finding {
 	return pass(id, "memory", fmt.Sprintf("%d bytes in use", *op.MemoryNow))
 }
 
-func cudnnCalled(id string, op *probe.Op) Finding {
+// cudnnCalled counts the calls that compute: asking for a version or a handle is logged too and proves nothing.
+func cudnnCalled(id string, op *probe.Op, ex Expect) Finding {
 	n := 0
-	for _, c := range op.CuDNNCalls {
-		n += c
+	for name, c := range op.CuDNNCalls {
+		for _, prefix := range ex.Thresholds.CuDNNCompute {
+			if strings.HasPrefix(name, prefix) {
+				n += c
+			}
+		}
 	}
 	if n == 0 {
-		return fail(id, "cuDNN API log", "the convolution did not call cuDNN", "calls", fmt.Sprintf("none in %d bytes of log", op.CuDNNLog), "")
+		return fail(id, "cuDNN API log", "the convolution did not compute with cuDNN", strings.Join(ex.Thresholds.CuDNNCompute, " or "), fmt.Sprintf("none in %d bytes of log", op.CuDNNLog), "")
 	}
-	return pass(id, "cuDNN API log", fmt.Sprintf("%d calls", n))
+	return pass(id, "cuDNN API log", fmt.Sprintf("%d computing calls", n))
 }

@@ -76,6 +76,7 @@ func Good() validate.Evidence {
 	}
 	return validate.Evidence{Digest: Digest, Static: validate.NewLayerResult(validate.LayerStatic, []validate.Finding{{Check: "static.x", Outcome: validate.OutcomePassed}}),
 		Transcript: &launch.Transcript{Launcher: "docker", Caged: true, ImageDigest: Digest}, Observation: o,
+		Activity: []gpu.Activity{{UUID: uuid, Samples: 20, MemoryMin: 1 << 20, MemoryMax: 1 << 30, UtilizationMax: 90}},
 		Host: &gpu.Inventory{Source: "nvml-host", DriverVersion: "580.159.04", DriverCUDA: "13.0",
 			Devices: []gpu.Device{{UUID: uuid, Name: "NVIDIA H200", ComputeCapability: "9.0", MemoryTotal: 150 << 30}}}}
 }
