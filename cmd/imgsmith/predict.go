@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"imgsmith/internal/component"
 	"imgsmith/internal/facts"
 	"imgsmith/internal/layout"
 	"imgsmith/internal/llb"
@@ -60,12 +59,13 @@ func (s *session) checkTree(t matrix.Target, lay layout.Resolved, tree *rootfs.T
 	}
 	r := static.Check(static.Input{Tree: tree, Config: c.Config, Expect: static.Expect{TensorFlow: tf, CuDNN: family, Packages: packages,
 		SitePackages: lay.Site, Venv: lay.Venv, CUDARoot: lay.CUDARoot, Complete: true}})
-	ex, err := s.expect(t, tf, lay, tree)
+	ex, err := s.expect(t, tf, lay)
+	ex.CuDNNFamily = subLibraries(tree, lay, family)
 	return r.LayerResult, ex, err
 }
 
 // expect is the prediction for the four layers.
-func (s *session) expect(t matrix.Target, tf facts.TensorFlow, lay layout.Resolved, tree *rootfs.Tree) (validate.Expect, error) {
+func (s *session) expect(t matrix.Target, tf facts.TensorFlow, lay layout.Resolved) (validate.Expect, error) {
 	floor, err := s.facts.DriverFloor(tf.CUDAMajor)
 	if err != nil {
 		return validate.Expect{}, err
@@ -75,7 +75,7 @@ func (s *session) expect(t matrix.Target, tf facts.TensorFlow, lay layout.Resolv
 		return validate.Expect{}, err
 	}
 	return validate.Expect{Entry: t.Entry, TensorFlow: t.TensorFlow, CUDA: t.CUDA, CUDABuilt: tf.CUDATested, CuDNN: t.CuDNN,
-		CuDNNCompiled: tf.CuDNNCompiled, CUDARoot: "/" + lay.CUDARoot, DlopenSet: tf.DlopenSet, CuDNNFamily: subLibraries(tree, lay),
+		CuDNNCompiled: tf.CuDNNCompiled, CUDARoot: "/" + lay.CUDARoot, DlopenSet: tf.DlopenSet,
 		DriverFloor: floor.Driver, MinComputeCapability: tf.MinComputeCapability, Thresholds: th}, nil
 }
 
@@ -85,20 +85,29 @@ func release(v string) string {
 	return r
 }
 
-// subLibraries lists the cuDNN family that the package brought, by name.
-func subLibraries(tree *rootfs.Tree, lay layout.Resolved) []string {
-	nodes, err := tree.ReadDir(lay.CUDARoot + "/lib64")
+// subLibraries lists the cuDNN family that the package promises in its RECORD. What the tree lacks of it must
+// be missed, so the tree itself is not asked.
+func subLibraries(tree *rootfs.Tree, lay layout.Resolved, family facts.CuDNNFamily) []string {
+	nodes, err := tree.ReadDir(lay.Site)
 	if err != nil {
 		return nil // the static stage has said so
 	}
+	stem, _, _ := strings.Cut(family.Soname, ".so")
 	var out []string
 	for _, n := range nodes {
-		if name := path.Base(n.Path); strings.HasPrefix(name, "libcudnn_") && strings.Contains(name, ".so.") {
-			out = append(out, name)
+		record, err := tree.ReadFile(n.Path + "/RECORD")
+		if !strings.HasSuffix(n.Path, ".dist-info") || err != nil {
+			continue
+		}
+		for _, row := range strings.Split(string(record), "\n") {
+			file, _, _ := strings.Cut(row, ",")
+			if name := path.Base(file); strings.HasPrefix(name, stem+"_") && strings.Contains(name, ".so.") {
+				out = append(out, name)
+			}
 		}
 	}
 	slices.Sort(out)
-	return out
+	return slices.Compact(out)
 }
 
 // readManifest finds what imgsmith wrote into an image: the target that it was built for.
@@ -115,13 +124,4 @@ func readManifest(tree *rootfs.Tree) (manifest, error) {
 		return manifest{}, fmt.Errorf("reading /%s: schema version %d, this program knows 1", manifestPath, m.SchemaVersion)
 	}
 	return m, nil
-}
-
-// records of layers in the order of an image, for messages only.
-func names(recs []component.Record) []string {
-	var out []string
-	for _, r := range recs {
-		out = append(out, r.Name)
-	}
-	return out
 }

@@ -100,6 +100,9 @@ func cudnn(o *probe.Observation, ex Expect) []Finding {
 		return []Finding{fail(id, c.Library.Name, "cuDNN cannot be opened", "opens", c.Library.Error, "")}
 	}
 	fs := []Finding{from(id, c.Library.Name, c.Library.Path, ex), cudnnVersion(c, ex), call(id, "cudnnCreate", c.Create)}
+	if len(ex.CuDNNFamily) == 0 {
+		fs = append(fs, unclear(id, "cuDNN family", "the sub-libraries of this package are not known", "the image lacks the RECORD of its cuDNN package"))
+	}
 	for _, name := range ex.CuDNNFamily {
 		i := slices.IndexFunc(c.SubLibraries, func(l probe.Library) bool { return l.Name == name })
 		switch {

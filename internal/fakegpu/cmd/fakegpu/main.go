@@ -1,4 +1,4 @@
-// Command fakegpu makes the fake-GPU kit and starts a Docker engine that offers it, for tests and for the
+// Command fakegpu makes the fake-GPU kit and a matrix for it, and starts a Docker engine that offers it, for tests and for the
 // demonstration. It is no part of a release.
 package main
 
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-const usage = "usage: fakegpu kit [-engines DIR] DIR | fakegpu dockerd [-engines DIR] [-store containerd|graphdriver] [-cdi DIR] DIR"
+const usage = "usage: fakegpu kit [-engines DIR] DIR | fakegpu matrix KIT REPOSITORY | fakegpu dockerd [-engines DIR] [-store containerd|graphdriver] [-cdi DIR] DIR"
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
@@ -37,6 +37,13 @@ func run(ctx context.Context, args []string) error {
 	store := f.String("store", "containerd", "image store: containerd or graphdriver")
 	cdi := f.String("cdi", "", "folder with CDI specifications")
 	if err := f.Parse(args[1:]); err != nil {
+		return err
+	}
+	if args[0] == "matrix" && f.NArg() == 2 {
+		file, err := fakegpu.Matrix(f.Arg(0), f.Arg(1))
+		if err == nil {
+			fmt.Println(file)
+		}
 		return err
 	}
 	if f.NArg() != 1 {
