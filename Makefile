@@ -38,3 +38,5 @@ test: setup ## everything but the full TensorFlow download and the GPU
 	@scripts/test
 
 .PHONY: help system engines bin nvml setup base demo test
+
+-include make/heavy.mk

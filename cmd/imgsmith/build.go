@@ -85,6 +85,9 @@ func (a *app) runBuild(ctx context.Context, f buildFlags) (err error) {
 	if r.Entries, err = selected(r.Entries, f.only); err != nil {
 		return err
 	}
+	if err := f.fakePublish(r.Entries); err != nil {
+		return err
+	}
 	s, err := a.open(ctx)
 	if err != nil {
 		return err
@@ -118,6 +121,17 @@ func (a *app) runBuild(ctx context.Context, f buildFlags) (err error) {
 		}
 	}
 	return a.write(d)
+}
+
+// fakePublish refuses, before anything is built, to publish beyond this machine what a fake GPU will judge.
+func (f buildFlags) fakePublish(entries []matrix.Entry) error {
+	for _, e := range entries {
+		if f.verify.fakeGPU != "" && e.Publish != nil && !publish.Loopback(e.Publish.Repository) {
+			return &usageError{fmt.Errorf("%s:%d:%d: --fake-gpu proves no image, and entry %q publishes to %s; name a registry on a loopback address, or leave --fake-gpu out",
+				e.File, e.Line("publish"), e.Column("publish"), e.Name, e.Publish.Repository)}
+		}
+	}
+	return nil
 }
 
 // replacements parses --base NAME=SOURCE.

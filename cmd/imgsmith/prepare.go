@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"imgsmith/internal/component"
+	"imgsmith/internal/engine"
 	"imgsmith/internal/layout"
 	"imgsmith/internal/llb"
 	"imgsmith/internal/matrix"
@@ -133,6 +134,10 @@ func (w *preparer) step(ctx context.Context, name string, prog llb.Program) (com
 		go func() { pw.CloseWithError(eng.Extract(ctx, prog, pw)) }()
 		return r, nil
 	}, opts)
+	var failed *engine.StepError
+	if errors.As(err, &failed) {
+		err = failed // what read its result adds nothing to it
+	}
 	return w.note(rec, made, err)
 }
 

@@ -82,6 +82,10 @@ func (s *session) newProver(ctx context.Context, f verifyFlags) *prover {
 		p.hostErr, p.why = "NVML reports no device", "no NVIDIA GPU on this host"
 		return p
 	}
+	if inv.Fake && f.fakeGPU == "" {
+		p.hostErr, p.why = "NVML is the fake kit's", "this host's GPU is a fake; --fake-gpu KIT says that this is meant"
+		return p
+	}
 	inv.Fake = inv.Fake || f.fakeGPU != ""
 	p.host = &inv
 	l, err := docker.New(ctx, docker.Options{RunID: nonce(), RemovePulled: true})

@@ -78,6 +78,7 @@ func (a *app) write(d report.Document) error {
 	codes := []int{}
 	for _, e := range d.Entries {
 		codes = append(codes, codeOfResult(e.Result))
+		d.Fake = d.Fake || e.Verdict != nil && e.Verdict.Grade.FakeGPU
 	}
 	if len(codes) == 0 {
 		codes = append(codes, exitError) // nothing was asked: nothing passed

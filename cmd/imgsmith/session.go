@@ -87,11 +87,17 @@ func (s *session) engine(ctx context.Context) (engine.Engine, error) {
 	return eng, nil
 }
 
-// progress prints one line a step that really ran.
+// progress prints one line a step that runs a program in the image; what the engine does around it says nothing.
 func (a *app) progress(e engine.Event) {
-	if e.State == engine.Started && !strings.HasPrefix(e.Step, "[internal]") && e.Step != "" {
-		a.note("  step %s", e.Step)
+	if e.State != engine.Started || e.Step == "" || e.Step == "base" || e.Step == "merge" {
+		return
 	}
+	for _, around := range []string{"[", "layer ", "changes of ", "exporting ", "importing ", "pushing ", "auth "} {
+		if strings.HasPrefix(e.Step, around) {
+			return
+		}
+	}
+	a.note("  step  %s", e.Step)
 }
 
 // secrets are this host's CA bundle and proxy values. Steps get them by id; they never enter a definition.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"imgsmith/internal/component"
 	"imgsmith/internal/engine"
@@ -136,7 +137,12 @@ func (t *targets) wheels(e matrix.Entry, made matrix.Target) *wheels {
 
 // need fetches what is not there yet.
 func (w *wheels) need(ctx context.Context, ws []matrix.Wheel) error {
-	missing := resolve.Missing(ws, w.dir)
+	seen := map[string]bool{} // a wheel with files on both sides is asked for by two components
+	missing := slices.DeleteFunc(resolve.Missing(ws, w.dir), func(m matrix.Wheel) bool {
+		was := seen[m.SHA256]
+		seen[m.SHA256] = true
+		return was
+	})
 	if len(missing) == 0 {
 		return nil
 	}

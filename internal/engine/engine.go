@@ -69,7 +69,11 @@ type StepError struct {
 }
 
 func (e *StepError) Error() string {
-	s := fmt.Sprintf("running %s: step %q: %v", e.Program, e.Step, e.Err)
+	s := "running " + e.Program
+	if !strings.HasSuffix(e.Program, ": "+e.Step) {
+		s += fmt.Sprintf(": step %q", e.Step)
+	}
+	s += ": " + withoutCommand(e.Err.Error())
 	if len(e.Log) > 0 {
 		s += "\nlast lines of its output:\n  " + strings.Join(e.Log, "\n  ")
 	}
@@ -77,6 +81,15 @@ func (e *StepError) Error() string {
 }
 
 func (e *StepError) Unwrap() error { return e.Err }
+
+// withoutCommand leaves out the command line that the engine repeats: ours are whole scripts.
+func withoutCommand(s string) string {
+	const said = "did not complete successfully: "
+	if i := strings.LastIndex(s, said); i >= 0 && strings.HasPrefix(s, "process ") {
+		return s[i+len(said):]
+	}
+	return s
+}
 
 // UnavailableError is an engine that cannot be started or reached here.
 type UnavailableError struct {

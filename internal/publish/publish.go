@@ -41,7 +41,7 @@ func Image(ctx context.Context, c validate.Clearance, r Registry, req Request) (
 	if c.Digest() == "" {
 		return nil, &RefusedError{Reason: "no clearance", Remedy: "verify the image first"}
 	}
-	if !c.Signable() && !loopback(req.Repository) {
+	if !c.Signable() && !Loopback(req.Repository) {
 		return nil, &RefusedError{Reason: "a fake GPU took part", Remedy: "verify on a real GPU, or name a loopback registry"}
 	}
 	if len(req.Tags) == 0 {
@@ -96,8 +96,8 @@ func reads(ctx context.Context, c validate.Clearance, r Registry, ref string) er
 	return nil
 }
 
-// loopback tells whether a repository is on this machine.
-func loopback(repository string) bool {
+// Loopback tells whether a repository (HOST[:PORT]/NAME) is on this machine.
+func Loopback(repository string) bool {
 	host, _, ok := strings.Cut(repository, "/")
 	if !ok {
 		return false

@@ -99,6 +99,9 @@ func (s *set) parents(p string) {
 func (s *set) library(n rootfs.Node) error {
 	if n.Type == rootfs.Symlink {
 		real, err := s.lead(n.Path)
+		if errors.Is(err, rootfs.ErrNotExist) || errors.Is(err, rootfs.ErrLoop) {
+			return nil // not in the cache; the static stage names it
+		}
 		if err != nil {
 			return err
 		}
