@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path"
 	"regexp"
@@ -18,9 +19,10 @@ import (
 // base is an imported base image with the tree of its layers.
 type base struct {
 	registry.BaseImage
-	name string // as the recipe gave it
-	flat rootfs.Layer
-	tree *rootfs.Tree
+	name    string   // as the recipe gave it
+	diffIDs []string // of its layers, as its config names them
+	flat    rootfs.Layer
+	tree    *rootfs.Tree
 }
 
 // base imports the base of an entry, or what --base puts in its place, and reads what is in it.
@@ -35,9 +37,12 @@ func (s *session) base(ctx context.Context, name, platform string, replaced map[
 	}
 	b := &base{BaseImage: img, name: name}
 	b.Local = b.Local || source != name
+	if b.diffIDs, err = diffIDs(img); err != nil {
+		return nil, fmt.Errorf("reading base %s: %w", name, err)
+	}
 	var layers []rootfs.Layer
-	for _, d := range img.Layers {
-		t, err := s.store.LayerTable(ctx, d.Digest, d.MediaType)
+	for i, d := range img.Layers {
+		t, err := s.store.LayerTable(ctx, d.Digest, b.diffIDs[i], d.MediaType)
 		if err != nil {
 			return nil, fmt.Errorf("reading base %s: %w", name, err)
 		}
@@ -53,6 +58,22 @@ func (s *session) base(ctx context.Context, name, platform string, replaced map[
 		return nil
 	})
 	return b, err
+}
+
+// diffIDs reads what a base's config says of its layers.
+func diffIDs(img registry.BaseImage) ([]string, error) {
+	var c struct {
+		RootFS struct {
+			DiffIDs []string `json:"diff_ids"`
+		} `json:"rootfs"`
+	}
+	if err := json.Unmarshal(img.Config, &c); err != nil {
+		return nil, fmt.Errorf("its config: %w", err)
+	}
+	if len(c.RootFS.DiffIDs) != len(img.Layers) {
+		return nil, fmt.Errorf("its manifest has %d layers, its config %d; use another base", len(img.Layers), len(c.RootFS.DiffIDs))
+	}
+	return c.RootFS.DiffIDs, nil
 }
 
 func (b *base) image() llb.BaseImage {

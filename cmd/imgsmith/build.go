@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -109,6 +110,11 @@ func (a *app) runBuild(ctx context.Context, f buildFlags) (err error) {
 		}
 		d.Entries = append(d.Entries, re)
 		if ctx.Err() != nil {
+			for _, done := range d.Entries {
+				for _, ref := range done.Published {
+					a.note("published before the interrupt: %s", ref)
+				}
+			}
 			return context.Cause(ctx)
 		}
 	}
@@ -167,8 +173,12 @@ func selected(all []matrix.Entry, names []string) ([]matrix.Entry, error) {
 	return out, nil
 }
 
-// stop ends an entry at a stage with an error that says what went wrong.
+// stop ends an entry at a stage with an error that says what went wrong. A fault of the recipe refuses the entry.
 func stop(re *report.Entry, stage report.Stage, result report.Result, err error) {
+	var fault *usageError
+	if result == report.ResultError && errors.As(err, &fault) {
+		result = report.ResultRefused
+	}
 	re.Stage, re.Result, re.Reason = stage, result, err.Error()
 	var r remedied
 	if errors.As(err, &r) {
@@ -297,17 +307,21 @@ func (b *builder) stage(ctx context.Context, p *prepared, re *report.Entry) (ima
 	return img, nil
 }
 
-// sameLayers compares the staged manifest with what was checked, digest for digest.
+// sameLayers compares the staged manifest and config with what was checked, digest for digest.
 func sameLayers(img image, p *prepared) error {
-	var want []string
+	var digests []string
+	ids := slices.Clone(p.base.diffIDs)
 	for _, l := range p.base.Layers {
-		want = append(want, l.Digest)
+		digests = append(digests, l.Digest)
 	}
 	for _, l := range p.layers {
-		want = append(want, l.Digest)
+		digests, ids = append(digests, l.Digest), append(ids, l.DiffID)
 	}
-	if strings.Join(want, "\n") != strings.Join(img.layers, "\n") {
-		return fmt.Errorf("the engine put together other layers than were checked:\nchecked %s\nstaged  %s", strings.Join(want, " "), strings.Join(img.layers, " "))
+	if !slices.Equal(digests, img.layers) {
+		return fmt.Errorf("the engine put together other layers than were checked:\nchecked %s\nstaged  %s", strings.Join(digests, " "), strings.Join(img.layers, " "))
+	}
+	if !slices.Equal(ids, img.diffIDs) {
+		return fmt.Errorf("the engine wrote other diffIDs than were checked:\nchecked %s\nstaged  %s", strings.Join(ids, " "), strings.Join(img.diffIDs, " "))
 	}
 	return nil
 }

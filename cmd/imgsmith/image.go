@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -57,6 +58,9 @@ func (s *session) readJSON(digest string, v any) error {
 	data, err := io.ReadAll(io.LimitReader(r, limit))
 	if err != nil {
 		return err
+	}
+	if got := fmt.Sprintf("sha256:%x", sha256.Sum256(data)); got != digest {
+		return fmt.Errorf("its content has digest %s", got)
 	}
 	return json.Unmarshal(data, v)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,7 +155,7 @@ func (w *preparer) components(ctx context.Context) ([]component.Record, error) {
 	out, made := make([]component.Record, len(w.p.specs)), make([]bool, len(w.p.specs))
 	var need []matrix.Wheel
 	for _, spec := range w.p.specs {
-		_, ok, err := w.s.store.Lookup(spec.Key())
+		_, ok, err := w.s.store.Lookup(ctx, spec.Key())
 		if err != nil {
 			return nil, err
 		}
@@ -167,9 +168,9 @@ func (w *preparer) components(ctx context.Context) ([]component.Record, error) {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(makers)
-	for i, spec := range w.p.specs {
+	for _, i := range biggestFirst(w.p.specs) {
 		g.Go(func() (err error) {
-			out[i], made[i], err = w.s.store.Ensure(ctx, spec, w.w.open)
+			out[i], made[i], err = w.s.store.Ensure(ctx, w.p.specs[i], w.w.open)
 			return err
 		})
 	}
@@ -182,6 +183,22 @@ func (w *preparer) components(ctx context.Context) ([]component.Record, error) {
 		}
 	}
 	return out, nil
+}
+
+// biggestFirst orders components by the size of their wheels, so that no processor is left alone with a big one.
+func biggestFirst(specs []component.Spec) []int {
+	size := func(i int) (n int64) {
+		for _, w := range specs[i].Wheels {
+			n += w.Size
+		}
+		return n
+	}
+	order := make([]int, len(specs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(size(b), size(a)) })
+	return order
 }
 
 // bytecode compiles the Python files of each component on a twin that holds only them.
@@ -214,7 +231,7 @@ func (w *preparer) bytecode(ctx context.Context, below, components []component.R
 // sources is the twin of a component for the bytecode step.
 func (w *preparer) sources(ctx context.Context, spec component.Spec, rec component.Record) (component.Record, error) {
 	key := component.HashKey("twin-bytecode", rec.Key, rec.Digest)
-	if have, ok, err := w.s.store.Lookup(key); err != nil || ok {
+	if have, ok, err := w.s.store.Lookup(ctx, key); err != nil || ok {
 		return have, err
 	}
 	if err := w.w.need(ctx, spec.Wheels); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,9 +38,21 @@ driver, CUDA, TensorFlow. Only an image that passed all of them gets a tag.
 What was not proved is never published; a skip is not a pass.
 
 ` + exitHelp,
-		Version:       version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		Version: version,
+		Args:    cobra.ArbitraryArgs, // judged below: what is wrong with them is a usage error
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &usageError{errors.New("a command is missing; see imgsmith --help")}
+			}
+			hint := "see imgsmith --help"
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				hint = fmt.Sprintf("did you mean %q?", near[0])
+			}
+			return &usageError{fmt.Errorf("unknown command %q; %s", args[0], hint)}
+		},
+		SuggestionsMinimumDistance: 2,
+		SilenceErrors:              true,
+		SilenceUsage:               true,
 	}
 	cmd.SetOut(a.stdout)
 	cmd.SetErr(a.stderr)

@@ -86,7 +86,7 @@ func (s *session) load(ctx context.Context, ref string) (img image, r validate.L
 	}
 	var layers []rootfs.Layer
 	for i, d := range img.layers {
-		t, err := s.store.LayerTable(ctx, d, img.mediaTypes[i])
+		t, err := s.store.LayerTable(ctx, d, img.diffIDs[i], img.mediaTypes[i])
 		if err != nil {
 			return img, r, ex, m, err
 		}

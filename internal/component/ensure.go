@@ -1,7 +1,6 @@
 package component
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,14 +51,16 @@ const layerPart = "layer"
 type maker func(w io.Writer, tmp string) (Record, rootfs.Layer, error)
 
 func (s *Store) ensure(ctx context.Context, key, name string, opts Options, mk maker) (rec Record, made bool, err error) {
-	rec, ok, err := s.Lookup(key)
+	rec, ok, err := s.Lookup(ctx, key)
 	if err == nil && !ok {
 		err = s.locked(ctx, key, func() error {
-			if rec, ok, err = s.Lookup(key); err != nil || ok {
+			k, _, same, err := s.find(key)
+			if err != nil || same {
+				rec = k.Record
 				return err
 			}
 			made = true
-			return s.scratch(key, func(tmp string) error {
+			return s.scratch(key, func(tmp string) (err error) {
 				rec, err = s.make(ctx, tmp, key, name, opts, mk)
 				return err
 			})
@@ -123,15 +124,11 @@ func (s *Store) commit(ctx context.Context, rec *Record, table rootfs.Layer, opt
 	if err != nil {
 		return err
 	}
-	var packed bytes.Buffer
-	if err := writeTable(&packed, table); err != nil {
+	packed, err := packTable(table)
+	if err != nil {
 		return fmt.Errorf("writing the table of %s: %w", rec.Name, err)
 	}
-	rec.TableDigest = digestOf(packed.Bytes())
-	record, err := json.MarshalIndent(rec, "", "  ")
-	if err != nil {
-		return fmt.Errorf("writing the record of %s: %w", rec.Name, err)
-	}
+	rec.TableDigest = digestOf(packed)
 	if err := os.Chmod(layer, 0o644); err != nil {
 		return s.fail("keeping "+rec.Name, err)
 	}
@@ -144,7 +141,7 @@ func (s *Store) commit(ctx context.Context, rec *Record, table rootfs.Layer, opt
 	}{
 		{s.rel(s.BlobPath(rec.ConfigDigest)), config},
 		{s.rel(s.BlobPath(rec.ManifestDigest)), manifest},
-		{s.rel(s.tablePath(*rec)), packed.Bytes()},
+		{s.rel(s.tablePath(*rec)), packed},
 	} {
 		if err := s.writeFile(tmp, f.name, f.data); err != nil {
 			return err
@@ -156,7 +153,7 @@ func (s *Store) commit(ctx context.Context, rec *Record, table rootfs.Layer, opt
 	if err := syncDir(s.path("blobs", "sha256")); err != nil {
 		return s.fail("keeping "+rec.Name, err)
 	}
-	return s.writeFile(tmp, filepath.Join("components", rec.Key+".json"), append(record, '\n'))
+	return s.keep(tmp, *rec)
 }
 
 func (s *Store) rel(p string) string { return strings.TrimPrefix(p, s.dir+string(filepath.Separator)) }

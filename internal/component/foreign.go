@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -17,60 +16,70 @@ import (
 )
 
 // LayerTable returns what is inside a layer blob of the store, by the digest of the compressed blob. A layer
-// made here has its table; any other is read once, wholly, and its table kept. The digest is checked while it
-// is read; mediaType tells the compression.
-func (s *Store) LayerTable(ctx context.Context, digest, mediaType string) (rootfs.Layer, error) {
-	recs, err := s.Records()
+// made here has its table; any other is read once, wholly, and its table kept for as long as the blob is the same
+// file. Digest and diffID, which the image's config names, are checked; mediaType tells the compression.
+func (s *Store) LayerTable(ctx context.Context, digest, diffID, mediaType string) (rootfs.Layer, error) {
+	recs, err := s.records(ctx, func(r Record) bool { return r.Digest == digest })
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range recs {
-		if r.Digest == digest {
-			return s.Table(r)
+		if err := sameDiffID(digest, r.DiffID, diffID); err != nil {
+			return nil, err
 		}
+		return s.Table(r)
 	}
-	hex := strings.TrimPrefix(digest, "sha256:")
-	kept := s.path("tables", "layer-"+hex+".json.zst")
-	if f, err := os.Open(kept); err == nil {
-		defer f.Close()
-		if table, err := readTable(f); err == nil {
-			return table, nil
-		} // a damaged table is read anew
+	if table, got, ok := s.foreignTable(digest); ok {
+		return table, sameDiffID(digest, got, diffID)
 	}
-	table, err := s.readLayer(ctx, digest, mediaType)
+	before, err := stamp(s.BlobPath(digest))
+	if err != nil {
+		return nil, s.fail("reading layer "+digest, err)
+	}
+	table, got, err := s.readLayer(ctx, digest, mediaType)
 	if err != nil {
 		return nil, fmt.Errorf("reading layer %s: %w", digest, err)
 	}
-	return table, s.keepTable(kept, table)
+	if err := sameDiffID(digest, got, diffID); err != nil {
+		return nil, err
+	}
+	return table, s.keepForeign(digest, got, before, table)
 }
 
-func (s *Store) readLayer(ctx context.Context, digest, mediaType string) (rootfs.Layer, error) {
+func sameDiffID(digest, got, want string) error {
+	if got != want {
+		return fmt.Errorf("layer %s unpacks to diffID %s where the image's config has %s: no runtime can unpack this image; use another one", digest, got, want)
+	}
+	return nil
+}
+
+func (s *Store) readLayer(ctx context.Context, digest, mediaType string) (table rootfs.Layer, diffID string, err error) {
 	f, err := s.OpenBlob(digest)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer f.Close()
-	h := sha256.New()
+	h, plain := sha256.New(), sha256.New()
 	raw := io.TeeReader(f, h)
-	r, err := decoder(bufio.NewReaderSize(raw, 1<<20), mediaType)
+	d, err := decoder(bufio.NewReaderSize(raw, 1<<20), mediaType)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	defer r.Close()
-	table, err := rootfs.ReadLayer(ctx, r, rootfs.Options{Keep: func(n rootfs.Node) bool { return keepData(n.Path) }, Spool: s.spoolELF})
+	defer d.Close()
+	r := io.TeeReader(d, plain)
+	table, err = rootfs.ReadLayer(ctx, r, rootfs.Options{Keep: func(n rootfs.Node) bool { return keepData(n.Path) }, Spool: s.spoolELF})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	if _, err := io.Copy(io.Discard, r); err != nil {
-		return nil, err
-	}
-	if _, err := io.Copy(io.Discard, raw); err != nil {
-		return nil, err
+	for _, rest := range []io.Reader{r, raw} {
+		if _, err := io.Copy(io.Discard, rest); err != nil {
+			return nil, "", err
+		}
 	}
 	if got := fmt.Sprintf("sha256:%x", h.Sum(nil)); got != digest {
-		return nil, fmt.Errorf("the blob has digest %s; remove it and build again", got)
+		return nil, "", fmt.Errorf("the blob has digest %s; remove it (%s) and build again", got, s.BlobPath(digest))
 	}
-	return table, nil
+	return table, fmt.Sprintf("sha256:%x", plain.Sum(nil)), nil
 }
 
 // zstdWindow bounds in bytes what a foreign frame may make us allocate.
@@ -109,23 +118,4 @@ func (s *Store) spoolELF(r io.Reader) (io.ReaderAt, func(), error) {
 		return nil, nil, err
 	}
 	return f, free, nil
-}
-
-func (s *Store) keepTable(path string, table rootfs.Layer) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "new-")
-	if err != nil {
-		return s.fail("keeping a table", err)
-	}
-	err = writeTable(f, table)
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-		return s.fail("keeping a table", err)
-	}
-	return nil
 }

@@ -119,38 +119,66 @@ func (s *Store) BlobPath(digest string) string {
 	return s.path("blobs", "sha256", strings.TrimPrefix(digest, "sha256:"))
 }
 
-// Lookup returns the record of a key. A record whose blobs are missing or have another size counts as absent.
-func (s *Store) Lookup(key string) (Record, bool, error) {
+// Lookup returns the record of a key. A record that was edited, or whose blobs are missing or have other content,
+// counts as absent. A blob that was copied here since is decoded once, which takes as long as unpacking it.
+func (s *Store) Lookup(ctx context.Context, key string) (Record, bool, error) {
+	k, whole, same, err := s.find(key)
+	if err != nil || !whole || same {
+		return k.Record, whole && same, err
+	}
+	ok := false
+	err = s.locked(ctx, key, func() error {
+		if k, whole, same, err = s.find(key); err != nil || !whole || same {
+			ok = whole && same
+			return err
+		}
+		if ok, err = s.decoded(ctx, k.Record); err != nil || !ok {
+			return err
+		}
+		return s.scratch(key, func(tmp string) error { return s.keep(tmp, k.Record) })
+	})
+	return k.Record, ok && err == nil, err
+}
+
+// find reads a record without reading its layer: whole tells that all parts are there, same that the layer is
+// the very file that was made or decoded here.
+func (s *Store) find(key string) (k kept, whole, same bool, err error) {
 	if !hexKey.MatchString(key) {
-		return Record{}, false, fmt.Errorf("component key %q is not 64 hex digits", key)
+		return k, false, false, fmt.Errorf("component key %q is not 64 hex digits", key)
 	}
 	data, err := os.ReadFile(s.path("components", key+".json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return Record{}, false, nil
+		return k, false, false, nil
 	}
 	if err != nil {
-		return Record{}, false, s.fail("reading a record", err)
+		return k, false, false, s.fail("reading a record", err)
 	}
-	var rec Record
-	if err := json.Unmarshal(data, &rec); err != nil || rec.Key != key {
-		return Record{}, false, nil // damaged: made again
+	if err := json.Unmarshal(data, &k); err != nil || k.Key != key || k.Sum != k.sum() {
+		return k, false, false, nil // damaged or edited: made again
 	}
-	return rec, s.whole(rec), nil
+	if !s.whole(k.Record) {
+		return k, false, false, nil
+	}
+	now, err := stamp(s.BlobPath(k.Digest))
+	return k, err == nil, now == k.Stamp, nil
 }
 
 func (s *Store) whole(rec Record) bool {
-	sizes := map[string]int64{rec.Digest: rec.Size, rec.ConfigDigest: rec.ConfigSize, rec.ManifestDigest: rec.ManifestSize}
-	for d, size := range sizes {
-		if fi, err := os.Stat(s.BlobPath(d)); err != nil || fi.Size() != size {
-			return false
-		}
+	fi, err := os.Stat(s.BlobPath(rec.Digest))
+	if err != nil || fi.Size() != rec.Size || s.readSmall(rec.ConfigDigest, nil) != nil || s.readSmall(rec.ManifestDigest, nil) != nil {
+		return false
 	}
-	_, err := os.Stat(s.tablePath(rec))
+	_, err = os.Stat(s.tablePath(rec))
 	return err == nil
 }
 
 // Records lists all finished layers, in key order.
-func (s *Store) Records() ([]Record, error) {
+func (s *Store) Records(ctx context.Context) ([]Record, error) {
+	return s.records(ctx, func(Record) bool { return true })
+}
+
+// records lists those that want picks.
+func (s *Store) records(ctx context.Context, want func(Record) bool) ([]Record, error) {
 	files, err := os.ReadDir(s.path("components"))
 	if err != nil {
 		return nil, s.fail("listing its records", err)
@@ -161,7 +189,14 @@ func (s *Store) Records() ([]Record, error) {
 		if !ok || !hexKey.MatchString(key) {
 			continue
 		}
-		rec, ok, err := s.Lookup(key)
+		k, whole, _, err := s.find(key)
+		if err != nil {
+			return nil, err
+		}
+		if !whole || !want(k.Record) {
+			continue
+		}
+		rec, ok, err := s.Lookup(ctx, key)
 		if err != nil {
 			return nil, err
 		}

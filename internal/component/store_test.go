@@ -43,7 +43,7 @@ func TestStoreKeepsComponents(t *testing.T) {
 	dir, locked := writeWheels(t, testWheels())
 	s := openStore(t, t.TempDir())
 	spec := specNamed(t, plan(t, target(locked)), "cudnn")
-	if _, ok, err := s.Lookup(spec.Key()); ok || err != nil {
+	if _, ok, err := s.Lookup(context.Background(), spec.Key()); ok || err != nil {
 		t.Fatalf("an empty store has the component: %v %v", ok, err)
 	}
 	rec, made, err := s.Ensure(context.Background(), spec, openIn(dir))
@@ -75,7 +75,7 @@ func TestStoreKeepsComponents(t *testing.T) {
 		t.Error(d)
 	}
 	checkImage(t, s, rec)
-	if recs, err := s.Records(); err != nil || len(recs) != 1 || recs[0].Key != rec.Key {
+	if recs, err := s.Records(context.Background()); err != nil || len(recs) != 1 || recs[0].Key != rec.Key {
 		t.Errorf("records %v, %v", recs, err)
 	}
 	if left, err := os.ReadDir(filepath.Join(s.Dir(), "tmp")); err != nil || len(left) != 0 {
@@ -155,7 +155,7 @@ func TestStoreMakesAgainWhatIsDamaged(t *testing.T) {
 	if _, err := s.Table(rec); !errors.As(err, &se) {
 		t.Errorf("damaged table: got %v", err)
 	}
-	if _, _, err := s.Lookup("../../etc/passwd"); err == nil {
+	if _, _, err := s.Lookup(context.Background(), "../../etc/passwd"); err == nil {
 		t.Error("a key that is a path is accepted")
 	}
 	if p := s.BlobPath("sha256:../../x"); p != "" {

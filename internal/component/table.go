@@ -2,6 +2,7 @@ package component
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,6 +30,15 @@ func writeTable(w io.Writer, table rootfs.Layer) error {
 	}
 	return z.Close()
 }
+
+// packTable and unpackTable are the stored form of a table; equal tables give equal bytes.
+func packTable(table rootfs.Layer) ([]byte, error) {
+	var buf bytes.Buffer
+	err := writeTable(&buf, table)
+	return buf.Bytes(), err
+}
+
+func unpackTable(packed []byte) (rootfs.Layer, error) { return readTable(bytes.NewReader(packed)) }
 
 func readTable(r io.Reader) (rootfs.Layer, error) {
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(1<<30))

@@ -82,6 +82,14 @@ func (e *StepError) Error() string {
 
 func (e *StepError) Unwrap() error { return e.Err }
 
+// Remedy says what to do where that is known.
+func (e *StepError) Remedy() string {
+	if strings.Contains(e.Err.Error(), "no space left on device") {
+		return "free space where the engine keeps its state, or name another directory"
+	}
+	return ""
+}
+
 // withoutCommand leaves out the command line that the engine repeats: ours are whole scripts.
 func withoutCommand(s string) string {
 	const said = "did not complete successfully: "

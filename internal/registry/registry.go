@@ -48,6 +48,7 @@ const (
 	NoPlatform       Kind = "no such platform"
 	Corrupt          Kind = "corrupt"
 	Limited          Kind = "rate limited"
+	DiskFull         Kind = "disk full"
 )
 
 // Error is a failed operation on an image. It never holds credentials.

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
+	"syscall"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -207,6 +209,7 @@ func classify(op, ref string, err error) error {
 		verify    *tls.CertificateVerificationError
 		network   net.Error
 		urlErr    *url.Error
+		file      *fs.PathError
 	)
 	switch {
 	case errors.As(err, &own):
@@ -216,6 +219,9 @@ func classify(op, ref string, err error) error {
 		e.Kind, e.Remedy = Corrupt, "fetch or make the image again; what lies there is damaged"
 	case errors.As(err, &insecure):
 		e.Kind, e.Remedy = Insecure, "give the registry a certificate; plain http is for loopback addresses only"
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		e.Kind, e.Remedy = DiskFull, "free space there, or name another directory"
+	case errors.As(err, &file): // a file of ours, not the network
 	case errors.As(err, &authority), errors.As(err, &verify):
 		e.Kind, e.Remedy = UnknownAuthority, "add the registry's or proxy's certificate to the host's bundle, or name it in SSL_CERT_FILE"
 	case errors.As(err, &answer):

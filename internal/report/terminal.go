@@ -86,8 +86,15 @@ func (p *printer) layers(e Entry) {
 
 func (p *printer) finding(f validate.Finding) {
 	p.line("    %s %s: %s: %s", f.Outcome, f.Check, f.Subject, f.Message)
-	if f.Expected != "" || f.Observed != "" {
-		p.line("      expected %s, observed %s", f.Expected, oneLine(f.Observed))
+	var compared []string
+	if f.Expected != "" {
+		compared = append(compared, "expected "+f.Expected)
+	}
+	if f.Observed != "" {
+		compared = append(compared, "observed "+oneLine(f.Observed))
+	}
+	if len(compared) > 0 {
+		p.line("      %s", strings.Join(compared, ", "))
 	}
 	if f.Remedy != "" {
 		p.line("      remedy   %s", f.Remedy)
