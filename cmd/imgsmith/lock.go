@@ -8,6 +8,7 @@ import (
 
 	"imgsmith/internal/matrix"
 	"imgsmith/internal/report"
+	"imgsmith/internal/resolve"
 )
 
 func (a *app) lock() *cobra.Command {
@@ -42,7 +43,7 @@ func (a *app) runLock(ctx context.Context, file string, bases []string) (err err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	d := report.Document{Command: "lock", Recipe: file, Entries: a.linted(r, s.facts)}
-	t := &targets{s: s, recipe: r}
+	t := &targets{s: s, recipe: r, urls: map[string]resolve.URLs{}}
 	ok := true
 	for i := range d.Entries {
 		ok = s.lockEntry(ctx, t, r.Entries[i], replaced, &d.Entries[i]) && ok

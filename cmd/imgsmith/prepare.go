@@ -126,10 +126,19 @@ func (w *preparer) step(ctx context.Context, name string, prog llb.Program) (com
 		fmt.Fprintf(&def, "%x\n", op)
 	}
 	key := component.HashKey("step", name, def.String(), fmt.Sprintf("%+v", opts.Compression), fmt.Sprint(opts.Epoch), strings.Join(opts.Drop, "\n"))
+	_, have, err := w.s.store.Lookup(ctx, key)
+	if err != nil {
+		return component.Record{}, err
+	}
+	var eng engine.Engine
+	if !have { // before the layer's lock: who has the engine may wait for a layer, never the other way round
+		if eng, err = w.s.engine(ctx); err != nil {
+			return component.Record{}, err
+		}
+	}
 	rec, made, err := w.s.store.EnsureRewrite(ctx, key, name, func() (io.ReadCloser, error) {
-		eng, err := w.s.engine(ctx)
-		if err != nil {
-			return nil, err
+		if eng == nil {
+			return nil, fmt.Errorf("the layer %s was removed from the store while it was in use; run the same command again", name)
 		}
 		r, pw := io.Pipe()
 		go func() { pw.CloseWithError(eng.Extract(ctx, prog, pw)) }()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,10 +31,10 @@ func recording(t *testing.T, name string) report.Document {
 // TestReplay judges the recordings of an H200 as they are: what was proved there must still be judged so, and a
 // recording must never prove an image again.
 func TestReplay(t *testing.T) {
-	for _, name := range []string{"h200-tensorflow-2.19.1", "h200-tensorflow-2.21.0"} {
+	for name, result := range map[string]report.Result{"h200-tensorflow-2.19.1": report.ResultPublished, "h200-tensorflow-2.21.0": report.ResultProved} {
 		t.Run(name, func(t *testing.T) {
 			d := recording(t, name)
-			if d.Entries[0].Result != report.ResultProved {
+			if d.Entries[0].Result != result {
 				t.Fatalf("recorded result %q", d.Entries[0].Result)
 			}
 			replayed(&d, &d.Entries[0], false)
@@ -46,30 +47,49 @@ func TestReplay(t *testing.T) {
 					t.Errorf("layer %s: %s with %d findings", l.Layer, l.Outcome, len(l.Findings))
 				}
 			}
-			if e.Result != report.ResultNotProved || !strings.Contains(e.Reason, "recording") {
+			if len(e.Published) > 0 || e.Result != report.ResultNotProved || !strings.Contains(e.Reason, "recording") {
 				t.Errorf("result %s (%s): a recording proved an image", e.Result, e.Reason)
 			}
 		})
 	}
 }
 
-// TestReplay_Fault is a child image without one cuDNN sub-library, run with --keep-going. On this cuDNN the
-// convolution does not need that file, so only the static stage and the family check of L3 can tell.
-func TestReplay_Fault(t *testing.T) {
-	d := recording(t, "h200-tensorflow-2.19.1-without-libcudnn_cnn")
-	replayed(&d, &d.Entries[0], true)
-	e := d.Entries[0]
-	if e.Result != report.ResultFailed || e.Verdict.Outcome != validate.OutcomeFailed {
-		t.Fatalf("result %s, outcome %s", e.Result, e.Verdict.Outcome)
-	}
-	var subjects []string
-	for _, f := range e.Verdict.Layers[0].Findings {
-		if f.Outcome == validate.OutcomeFailed {
-			subjects = append(subjects, f.Check+" "+f.Subject)
-		}
-	}
-	if !strings.Contains(strings.Join(subjects, "\n"), "static.cudnn.family libcudnn_cnn.so.9") {
-		t.Errorf("failed checks: %v", subjects)
+// TestReplay_Faults are child images that lack one library, run with --keep-going: each must fail at the static
+// stage, and at the layers where the fault really shows.
+func TestReplay_Faults(t *testing.T) {
+	for _, c := range []struct {
+		file   string
+		failed map[validate.Layer]string // a check and subject that must have failed
+	}{
+		{"h200-tensorflow-2.19.1-without-libcufft", map[validate.Layer]string{
+			validate.LayerStatic: "static.dlopen libcufft.so.11", validate.LayerCUDA: "cuda.libraries libcufft.so.11",
+			validate.LayerTensorFlow: "tensorflow.devices tf.config.list_physical_devices"}},
+		{"h200-tensorflow-2.19.1-without-libcudnn_engines_precompiled", map[validate.Layer]string{
+			validate.LayerStatic: "static.cudnn.family libcudnn_engines_precompiled.so.9", validate.LayerCUDA: "cuda.cudnn libcudnn_engines_precompiled.so.9",
+			validate.LayerTensorFlow: "tensorflow.op.convolution cuDNN"}},
+		// this cuDNN computes the convolution without that file: only the static stage can tell
+		{"h200-tensorflow-2.19.1-without-libcudnn_cnn", map[validate.Layer]string{validate.LayerStatic: "static.cudnn.family libcudnn_cnn.so.9"}},
+	} {
+		t.Run(c.file, func(t *testing.T) {
+			d := recording(t, c.file)
+			replayed(&d, &d.Entries[0], true)
+			e := d.Entries[0]
+			if e.Result != report.ResultFailed || e.Verdict.Outcome != validate.OutcomeFailed {
+				t.Fatalf("result %s, outcome %s", e.Result, e.Verdict.Outcome)
+			}
+			for _, l := range e.Verdict.Layers {
+				var failed []string
+				for _, f := range l.Findings {
+					if f.Outcome == validate.OutcomeFailed {
+						failed = append(failed, f.Check+" "+f.Subject)
+					}
+				}
+				want, ok := c.failed[l.Layer]
+				if ok != (l.Outcome == validate.OutcomeFailed) || ok && !slices.Contains(failed, want) {
+					t.Errorf("layer %s: %s, failed checks %v, want %q", l.Layer, l.Outcome, failed, want)
+				}
+			}
+		})
 	}
 }
 

@@ -129,7 +129,7 @@ func (a *app) runReplay(file string, keepGoing bool) error {
 	defer f.Close()
 	d, err := report.ReadJSON(f)
 	if err != nil {
-		return &usageError{err}
+		return &usageError{fmt.Errorf("recording %s: %w; name a document that imgsmith wrote with --json", file, err)}
 	}
 	d.Command = "verify"
 	for i := range d.Entries {

@@ -32,16 +32,15 @@ type Solver struct {
 
 // Extract implements Engine.
 func (s Solver) Extract(ctx context.Context, p llb.Program, w io.Writer) error {
-	dir, err := os.MkdirTemp("", "imgsmith-extract-")
-	if err != nil {
-		return fmt.Errorf("running %s: %w", p.Name, err)
-	}
-	defer os.RemoveAll(dir)
-	archive, err := os.Create(dir + "/image.tar")
+	archive, err := os.CreateTemp("", "imgsmith-extract-")
 	if err != nil {
 		return fmt.Errorf("running %s: %w", p.Name, err)
 	}
 	defer archive.Close()
+	// without a name it is gone with this process, however that ends
+	if err := os.Remove(archive.Name()); err != nil {
+		return fmt.Errorf("running %s: %w", p.Name, err)
+	}
 	_, err = s.solve(ctx, p, client.ExportEntry{
 		Type:   client.ExporterOCI,
 		Attrs:  map[string]string{"compression": "uncompressed", "source-date-epoch": "0"},

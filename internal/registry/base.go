@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -226,7 +227,8 @@ func openLayout(spec, platform string) (source, error) {
 		return nil, &Error{Kind: NotFound, Err: errors.New("the layout has no such image"), Remedy: "name one of its tags or digests"}
 	}
 	top := candidates[0]
-	if len(candidates) > 1 {
+	same := func(d Descriptor) bool { return d.Digest == top.Digest } // one image under several names
+	if slices.ContainsFunc(candidates, func(d Descriptor) bool { return !same(d) }) {
 		if top, err = pick(candidates, platform); err != nil {
 			return nil, err
 		}

@@ -103,6 +103,7 @@ func TestImportFromLayout(t *testing.T) {
 	s := newTestStore(t)
 	s.writeLayout("both", indexOf(s))
 	s.writeLayout("one", s.manifest)
+	s.writeLayout("the-same-again", s.manifest)
 	for _, ref := range []string{":both", ":one", "@" + s.manifest} {
 		base, err := ImportBase(t.Context(), "oci-layout:"+s.dir+ref, "linux/amd64", t.TempDir())
 		if err != nil || base.ManifestDigest != s.manifest || !base.Local {

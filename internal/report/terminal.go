@@ -130,13 +130,25 @@ func words(e Entry) string {
 	case ResultRefused:
 		return "refused: this entry cannot work"
 	case ResultFailed:
-		return fmt.Sprintf("failed at stage %s, nothing published", e.Stage)
+		return fmt.Sprintf("failed at %s, nothing published", failedAt(e))
 	case ResultNotProved:
 		return "built, static check passed, not proved: " + e.Reason + ", nothing published"
 	case ResultError:
 		return fmt.Sprintf("error at stage %s, nothing published", e.Stage)
 	}
 	return "unknown: nothing was decided, nothing published"
+}
+
+// failedAt names the layer that failed, or the stage where there is no verdict.
+func failedAt(e Entry) string {
+	if e.Verdict != nil {
+		for _, l := range e.Verdict.Layers {
+			if l.Outcome == validate.OutcomeFailed {
+				return "layer " + string(l.Layer)
+			}
+		}
+	}
+	return "stage " + string(e.Stage)
 }
 
 func summary(d Document) string {

@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -63,11 +67,27 @@ func scratch(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := errors.Join(unmountBelow(dir), os.RemoveAll(dir)); err != nil {
 			t.Error(err)
 		}
 	})
 	return dir
+}
+
+// unmountBelow unmounts, last first, what a daemon that has ended left mounted: it shares our mount namespace.
+func unmountBelow(dir string) error {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(string(table), "\n")
+	slices.Reverse(lines)
+	for _, l := range lines {
+		if f := strings.Fields(l); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			err = errors.Join(err, syscall.Unmount(f[4], 0))
+		}
+	}
+	return err
 }
 
 // emptyStore is a store without any layer that shares the wheels of the usual one.

@@ -215,7 +215,7 @@ func TestNothingIsLeft(t *testing.T) {
 		{"imgsmith", func(p parts) int { return p.host }, true, ""},
 		{"init", func(p parts) int { return p.init }, false, "the daemon ended while it ran"},
 		{"daemon", func(p parts) int { return p.daemon }, false, "the daemon ended while it ran"},
-		{"step", func(p parts) int { return p.step }, false, `step \"long\"`},
+		{"step", func(p parts) int { return p.step }, false, `long: exit code: 137`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			state := filepath.Join(t.TempDir(), "state")
