@@ -75,9 +75,25 @@ type cudaFile struct {
 	CuDNNFamilies []CuDNNFamily `yaml:"cudnn_families"`
 	CuDNNRules    struct {
 		ABI       Evidence `yaml:"abi"`
+		CUDAMajor Evidence `yaml:"cuda_major"`
 		PreTuring CuDNNCap `yaml:"pre_turing"`
 	} `yaml:"cudnn_rules"`
 	CuDNNFaults []CuDNNFault `yaml:"cudnn_faults"`
+	Sonames     []struct {
+		Min       string            `yaml:"min"`
+		Max       string            `yaml:"max"`
+		Libraries map[string]string `yaml:"libraries"`
+		Evidence  `yaml:",inline"`
+	} `yaml:"sonames"`
+	CuDNNReleases []CuDNNRelease `yaml:"cudnn_releases"`
+	CuDNNVariants []struct {
+		CUDAMajor int    `yaml:"cuda_major"`
+		Min       string `yaml:"min"`
+		Max       string `yaml:"max"`
+		Evidence  `yaml:",inline"`
+	} `yaml:"cudnn_variants"`
+	CuDNNDrivers []DriverFloor `yaml:"cudnn_drivers"`
+	CuDNNGPUs    []CuDNNNeed   `yaml:"cudnn_gpus"`
 }
 
 // DriverFloor returns the floor of a CUDA major, or ErrUnknown.

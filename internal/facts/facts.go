@@ -31,6 +31,8 @@ type Table struct {
 	gpu        gpuFile
 	os         osFile
 	recipe     recipeFile
+	driver     driverFile
+	image      imageFile
 }
 
 // Embedded returns the table that is built into the program. It parses on every call: load it once and pass
@@ -42,6 +44,7 @@ func Embedded() (*Table, error) {
 		into any
 	}{
 		{"tensorflow", &t.tensorflow}, {"cuda", &t.cuda}, {"gpu", &t.gpu}, {"os", &t.os}, {"recipe", &t.recipe},
+		{"driver", &t.driver}, {"image", &t.image},
 	} {
 		raw, err := data.ReadFile("data/" + f.name + ".yaml")
 		if err != nil {

@@ -102,6 +102,7 @@ type tensorflowFile struct {
 }
 
 type tensorflowRow struct {
+	Exact    bool     `yaml:"exact"` // speaks for its releases only, not for other patches of the minor
 	Minor    string   `yaml:"minor"`
 	Releases []string `yaml:"releases"`
 	Python   struct {
