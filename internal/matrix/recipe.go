@@ -4,6 +4,8 @@
 // versions to wheels is internal/resolve.
 package matrix
 
+import "fmt"
+
 // The values a recipe key may have.
 const (
 	SupplierAndCUDA = "and-cuda"    // NVIDIA's wheels where pip's extra puts them; can be judged, not built
@@ -168,4 +170,28 @@ func (e Entry) Incomplete() error {
 		return nil
 	}
 	return &IncompleteError{Entry: e.Name, File: e.File, Line: e.Line("name"), Keys: missing}
+}
+
+// UnsupportedError says that an entry can be judged but that this version cannot build it.
+type UnsupportedError struct {
+	Entry string
+	File  string
+	Line  int
+	What  string
+}
+
+// Error names entry, place and what to write instead.
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("%s:%d: entry %q can be linted but not built: %s is not available in this version; write supplier: wheels", e.File, e.Line, e.Entry, e.What)
+}
+
+// Buildable returns an IncompleteError or UnsupportedError when the entry can be linted but not built, else nil.
+func (e Entry) Buildable() error {
+	if err := e.Incomplete(); err != nil {
+		return err
+	}
+	if e.Supplier != SupplierWheels {
+		return &UnsupportedError{Entry: e.Name, File: e.File, Line: e.Line("supplier"), What: "supplier " + e.Supplier}
+	}
+	return nil
 }

@@ -1,0 +1,4 @@
+package matrix
+
+// Schema is written next.
+func Schema() []byte { return nil }
