@@ -257,6 +257,7 @@ func (w *preparer) osPackages(ctx context.Context) (component.Record, error) {
 			return component.Record{}, err
 		}
 	} else {
+		w.s.app.note("  note: the lock of %s pins no OS packages: they are installed by name; imgsmith lock pins them", t.Entry)
 		var err error
 		if prog, err = llb.OSStep(t, w.base, t.OSPackages); err != nil {
 			return component.Record{}, err

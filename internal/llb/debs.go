@@ -63,7 +63,7 @@ const installDebsScript = `set -eu
 export DEBIAN_FRONTEND=noninteractive
 asked=$1
 shift
-apt-get -o APT::Sandbox::User=root -qq -y --no-install-recommends --no-download install ` + debsPath + "/" + DebsDir + `/*.deb </dev/null
+apt-get -o APT::Sandbox::User=root -qq -y --no-install-recommends install ` + debsPath + "/" + DebsDir + `/*.deb </dev/null
 while [ "$asked" -gt 0 ]; do shift; asked=$((asked - 1)); done
 if [ "$#" -gt 0 ]; then apt-mark auto "$@" >/dev/null; fi
 ` + cleanScript

@@ -1,6 +1,7 @@
 package matrix
 
 import (
+	"cmp"
 	"fmt"
 	"math/big"
 	"slices"
@@ -59,7 +60,7 @@ type axisValue struct {
 	proto        Entry
 }
 
-// axes reads the mapping of axes in the order of the documented keys and refuses a product that is too large.
+// axes reads the mapping of axes in the order of the file and refuses a product that is too large.
 func (d *decoder) axes(n ast.Node) []axis {
 	fields := d.mapping(n, "axes", axisKeys())
 	if fields == nil {
@@ -91,6 +92,7 @@ func (d *decoder) axes(n ast.Node) []axis {
 		}
 		out = append(out, a)
 	}
+	slices.SortFunc(out, func(a, b axis) int { return cmp.Or(a.line-b.line, a.column-b.column) })
 	if !d.bounded(n, out) {
 		return nil
 	}

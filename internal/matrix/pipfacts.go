@@ -3,6 +3,7 @@ package matrix
 import (
 	_ "embed"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -75,6 +76,11 @@ func extra(c *check) {
 		c.add("supplier", "extra-broken", Refuse, b.Evidence, b.Nearest, "TensorFlow %s: %s", version, b.Reason)
 		return
 	}
+	if lacks := c.tf.Search.Lacks; len(lacks) > 0 {
+		c.add("supplier", "extra-broken", Refuse, c.tf.Search.Evidence, "supplier: wheels", "TensorFlow %s does not look for %s where pip puts it, so pip's own layout finds no GPU",
+			version, strings.Join(lacks, ", "))
+		return
+	}
 	for _, f := range pips().LayoutFaults {
 		if slices.Contains(f.Releases, version) {
 			c.add("supplier", "extra-broken", Refuse, f.Evidence, f.Nearest, "TensorFlow %s: %s, so pip's own layout finds no GPU", version, f.Reason)
@@ -95,7 +101,18 @@ func auto(version string) bool { return version == "" || version == Auto }
 
 // limits judges packages for which the release's own row has no range.
 func limits(c *check) {
+	for _, name := range slices.Sorted(maps.Keys(c.tf.Limits)) {
+		if version, ok := c.e.Packages[name]; ok {
+			c.packageRange(name, version, c.tf.Limits[name], c.tf.Evidence)
+		}
+	}
+	if version, ok := c.e.Packages["keras"]; ok && c.tf.Keras != "" {
+		c.packageRange("keras", version, c.tf.Keras, c.tf.Evidence)
+	}
 	for _, l := range pips().Limits {
+		if _, known := c.tf.Limits[l.Package]; known {
+			continue
+		}
 		if version, ok := c.e.Packages[l.Package]; ok && facts.Compare(c.tf.Minor, l.From) >= 0 && facts.Compare(c.tf.Minor, l.To) <= 0 {
 			c.packageRange(l.Package, version, l.Range, l.Evidence)
 		}
