@@ -17,13 +17,21 @@ const (
 	CodeBelow  CodeKind = "below the minimum" // the release refuses the GPU whatever code there is
 )
 
-// Code is the code of a TensorFlow release that a compute capability runs.
+// Code is the code of a TensorFlow release that a compute capability runs. Kind speaks for the release as a whole;
+// a release of kind CodeNative may still hold modules that this GPU can only take as PTX (PTXOnly above 0): a
+// driver older than Driver cannot compile those, and the operations in them fail at their first call.
 type Code struct {
 	Kind CodeKind
 	For  string // capability the code was made for; empty when there is none
-	// Driver is, for PTX, the driver that came with the toolkit that made it: an older one cannot compile it.
-	// Empty where that toolkit is not in the table.
-	Driver string
+	// Driver is the first driver that compiles the PTX that this GPU needs: the one that came with the toolkit of
+	// its language version, or with the tested toolkit where the version was not read. Empty: no PTX is needed,
+	// or the toolkit is not in the table.
+	Driver  string
+	PTXCUDA string // that toolkit's CUDA release
+	Modules int    // modules of the release that this GPU can run; 0: not read from the wheel
+	PTXOnly int    // of these, how many it can run as PTX only
+	Without int    // modules that hold nothing this GPU runs: the operations in them fail
+	PTXISA  string // highest version of the PTX language among the latter
 	Evidence
 }
 
@@ -35,26 +43,55 @@ func (t *Table) Code(tf TensorFlow, capability string) Code {
 		out.Kind = CodeBelow
 		return out
 	}
-	best := func(list []string, same bool) string {
-		found := ""
-		for _, c := range list {
-			if Compare(c, capability) <= 0 && (!same || Major(c) == Major(capability)) && Compare(c, found) > 0 {
-				found = c
-			}
-		}
-		return found
-	}
-	if out.For = best(tf.SASS, true); out.For != "" {
+	if out.For = bestCode(tf.SASS, capability, true); out.For != "" {
 		out.Kind = CodeNative
+	} else if out.For = bestCode(tf.PTX, capability, false); out.For != "" {
+		out.Kind = CodePTX
+	} else {
 		return out
 	}
-	if out.For = best(tf.PTX, false); out.For != "" {
-		out.Kind = CodePTX
-		if k, err := t.Toolkit(tf.CUDATested); err == nil {
+	for _, m := range tf.Modules {
+		native := bestCode(m.SASS, capability, true) != ""
+		if !native && bestCode(m.PTX, capability, false) == "" {
+			out.Without += m.Count
+			continue
+		}
+		out.Modules += m.Count
+		if native {
+			continue
+		}
+		out.PTXOnly += m.Count
+		if Compare(m.PTXISA, out.PTXISA) > 0 {
+			out.PTXISA = m.PTXISA
+		}
+	}
+	if out.Kind == CodePTX || out.PTXOnly > 0 {
+		out.PTXCUDA = tf.CUDATested
+		if cuda, _, err := t.PTXToolkit(out.PTXISA); err == nil {
+			out.PTXCUDA = cuda
+		}
+		if k, err := t.Toolkit(out.PTXCUDA); err == nil {
 			out.Driver = k.BundledDriver
 		}
 	}
 	return out
+}
+
+// bestCode returns the highest capability of a list that a GPU runs: of the same major for machine code, any
+// that is not above the GPU's for PTX. PTX for one architecture ("9.0a") runs on that one only.
+func bestCode(list []string, capability string, same bool) string {
+	found := ""
+	for _, c := range list {
+		if !Dotted(c) {
+			if c = strings.TrimRight(c, "abcdefghijklmnopqrstuvwxyz"); c != capability {
+				continue
+			}
+		}
+		if Compare(c, capability) <= 0 && (!same || Major(c) == Major(capability)) && Compare(c, found) > 0 {
+			found = c
+		}
+	}
+	return found
 }
 
 // ReleasesWithCode returns the newest patch of every minor whose machine code a compute capability runs, oldest

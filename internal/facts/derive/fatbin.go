@@ -170,7 +170,7 @@ func (g GPUCode) module(r io.ReaderAt, off, size int64) error {
 		case kindSASS:
 			m.SASS = append(m.SASS, cc)
 		case kindPTX:
-			m.PTX = append(m.PTX, cc)
+			m.PTX = append(m.PTX, cc+entryTarget(r, off, hs, int64(body)))
 			isa := fmt.Sprintf("%d.%d", binary.LittleEndian.Uint16(head[26:]), binary.LittleEndian.Uint16(head[24:]))
 			if facts.Compare(isa, m.PTXISA) > 0 {
 				m.PTXISA = isa
@@ -180,6 +180,21 @@ func (g GPUCode) module(r io.ReaderAt, off, size int64) error {
 	}
 	g.add(m)
 	return nil
+}
+
+// entryTarget reads the flags of an entry and the target that its text names.
+func entryTarget(r io.ReaderAt, off, header, body int64) string {
+	var head [headerWithFlags]byte
+	if header < headerWithFlags {
+		return ""
+	}
+	if _, err := r.ReadAt(head[:], off); err != nil {
+		return ""
+	}
+	if n := int64(binary.LittleEndian.Uint32(head[offsetCompressed:])); n > 0 && n < body {
+		body = n
+	}
+	return target(r, off+header, body, binary.LittleEndian.Uint64(head[offsetFlags:]))
 }
 
 func (g GPUCode) add(m Modules) {

@@ -96,11 +96,11 @@ func (e *IncompleteError) Remedy() string {
 	return "write the row by hand from the build's own settings (docs/facts.md), with their source"
 }
 
-// ErrNoGPU says that a wheel was built without CUDA.
-type ErrNoGPU struct{ File string }
+// NoGPUError says that a wheel was built without CUDA.
+type NoGPUError struct{ File string }
 
 // Error says so.
-func (e *ErrNoGPU) Error() string {
+func (e *NoGPUError) Error() string {
 	return e.File + " was built without CUDA: its build_info says so, and no library in it holds GPU code"
 }
 
@@ -108,7 +108,7 @@ func (e *ErrNoGPU) Error() string {
 // minor, with that row's source. The row is exact when the table knows the minor already.
 func Make(o *Observed, table *facts.Table) (*Document, error) {
 	if len(o.Libraries.GPUModules) == 0 && !o.BuildInfo.IsCUDA {
-		return nil, &ErrNoGPU{o.File}
+		return nil, &NoGPUError{o.File}
 	}
 	m := maker{o: o, table: table, own: facts.Evidence{Source: fmt.Sprintf("derived from wheel %s, sha256 %s", o.File, o.SHA256), Confidence: "verified"}}
 	known, err := table.TensorFlow(facts.Minor(o.Version))
@@ -210,7 +210,12 @@ func (m *maker) cudnn() {
 func (m *maker) code() {
 	c := Code{Modules: m.o.Libraries.GPUModules, SASS: []string{}, PTX: []string{}}
 	for _, g := range c.Modules {
-		c.SASS, c.PTX = append(c.SASS, g.SASS...), append(c.PTX, g.PTX...)
+		c.SASS = append(c.SASS, g.SASS...)
+		for _, p := range g.PTX {
+			if facts.Dotted(p) { // PTX for one architecture only helps no other
+				c.PTX = append(c.PTX, p)
+			}
+		}
 	}
 	for _, l := range []*[]string{&c.SASS, &c.PTX} {
 		slices.SortFunc(*l, facts.Compare)
@@ -431,5 +436,5 @@ func hasCap(spec string) bool {
 	})
 }
 
-// Packages returns the distributions of the extra, sorted.
+// Names returns the distributions of the extra, sorted.
 func (e *Extra) Names() []string { return slices.Sorted(maps.Keys(e.Packages)) }
