@@ -162,7 +162,7 @@ func (t *targets) onBase(have matrix.Target, e matrix.Entry, b *base) (matrix.Ta
 		return have, drift("base %s is %s, the lock has %s: the tag moved", e.Base, b.ManifestDigest, have.Base.Digest)
 	case have.Base.Local && !b.Local:
 		return have, drift("the lock was made with a local base for %s, and none is named with --base", e.Base)
-	case have.Base.Glibc != b.info().Glibc:
+	case b.info().Glibc != "" && have.Base.Glibc != b.info().Glibc:
 		return have, drift("base %s has glibc %q, the lock was made for %q", e.Base, b.info().Glibc, have.Base.Glibc)
 	}
 	sum, err := layoutSum(have.Layout, filepath.Dir(t.recipe.File))

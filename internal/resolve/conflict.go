@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"imgsmith/internal/matrix"
 )
 
 // Conflict is an unsatisfiable resolution in two lines: what one side asks for, and what the other needs.
@@ -14,7 +16,7 @@ type Conflict struct {
 
 var (
 	marker         = regexp.MustCompile(`\{[^}]*\}`)
-	dependsPattern = regexp.MustCompile(`([A-Za-z0-9_.-]+(?:\[[^\]]*\])?(?:==[^ ,]+)?) depends on ([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?((?:[<>=!~]=?[^ ,]+)(?:,[<>=!~]=?[^ ,]+)*)`)
+	dependsPattern = regexp.MustCompile(`([A-Za-z0-9_.-]+(?:\[[^\]]*\])?(?:==[^ ,]+)?) depends? on ([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?((?:[<>=!~]=?[^ ,]+)(?:,[<>=!~]=?[^ ,]+)*)`)
 	requirePattern = regexp.MustCompile(`(?:you require|your requirements? (?:is|are)|and) ([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?((?:[<>=!~]=?[^ ,]+)(?:,[<>=!~]=?[^ ,]+)*)`)
 )
 
@@ -45,4 +47,15 @@ func conflictIn(text string) *Conflict {
 		}
 	}
 	return nil
+}
+
+var missingPattern = regexp.MustCompile(`(?:there is no version of|there are no versions of) ([A-Za-z0-9_.-]+)|([A-Za-z0-9_.-]+) was not found in`)
+
+// missingIn gives the packages of which uv says that the index lacks them, or the version that was asked for.
+func missingIn(text string) []string {
+	var out []string
+	for _, m := range missingPattern.FindAllStringSubmatch(strings.Join(strings.Fields(text), " "), -1) {
+		out = append(out, matrix.NormalizeName(strings.SplitN(m[1]+m[2], "==", 2)[0]))
+	}
+	return out
 }

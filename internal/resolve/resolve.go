@@ -135,6 +135,13 @@ func (r *Resolver) Locate(ctx context.Context, e matrix.Entry, t matrix.Target) 
 	if r.Offline && errors.As(err, &fault) { // uv names the first package it lacks; the user needs all of them
 		return nil, fmt.Errorf("entry %q: %w", t.Entry, &MissingError{Wheels: t.Wheels})
 	}
+	if errors.As(err, &fault) && fault.Class == Unsatisfiable { // an exact version that the index no longer lists
+		names := missingIn(fault.Detail)
+		gone := slices.DeleteFunc(slices.Clone(t.Wheels), func(w matrix.Wheel) bool { return !slices.Contains(names, w.Name) })
+		if len(gone) > 0 {
+			return nil, &GoneError{Entry: t.Entry, Wheels: gone}
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("entry %q: finding locked wheels: %w", t.Entry, err)
 	}
