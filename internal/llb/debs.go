@@ -49,7 +49,7 @@ const resolveDebsScript = aptOptions + `apt-get $options -qq -y --no-install-rec
 
 // fetchDebsScript downloads packages by exact version; one that the index no longer has is listed, not an error.
 const fetchDebsScript = aptOptions + `for p in "$@"; do
-  if apt-cache show "$p" >/dev/null 2>&1; then
+  if apt-cache madison "${p%%=*}" | sed 's/^[^|]*| *\([^ |]*\) *|.*$/\1/' | grep -qxF "${p#*=}"; then
     (cd "$out" && apt-get $options -qq download "$p")
   else
     printf '%s\n' "$p" >>"$out/` + DebsMissing + `"
