@@ -60,7 +60,7 @@ func (a *app) runPlan(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	p := planner{plan: d.Plan, store: store, dir: filepath.Dir(file), index: map[string]int{}, seen: map[string]bool{}}
+	p := planner{plan: d.Plan, store: store, dir: filepath.Dir(file), index: map[string]int{}, seen: map[string]bool{}, layers: map[string][]planned{}}
 	for _, target := range t.before.Targets {
 		if err := p.add(target); err != nil {
 			return err
@@ -72,42 +72,72 @@ func (a *app) runPlan(ctx context.Context, file string) error {
 
 // planner sums the layers and files of targets.
 type planner struct {
-	plan  *report.Plan
-	store *component.Store
-	dir   string
-	index map[string]int // of a layer by key
-	seen  map[string]bool
+	plan   *report.Plan
+	store  *component.Store
+	dir    string
+	index  map[string]int // of a layer by key
+	seen   map[string]bool
+	layers map[string][]planned // by what decides them
 }
 
 func (p *planner) add(t matrix.Target) error {
-	lay, err := findLayout(t.Layout, p.dir)
+	layers, err := p.layersOf(t)
 	if err != nil {
 		return err
 	}
-	specs, err := component.Plan(t, lay)
-	if err != nil {
-		return err
-	}
-	for _, s := range specs {
-		if err := p.layer(t.Entry, s); err != nil {
+	for _, l := range layers {
+		if err := p.layer(t.Entry, l); err != nil {
 			return err
 		}
 	}
 	wheels := filepath.Join(p.store.Dir(), "wheels")
 	for _, w := range t.Wheels {
-		p.file(w.SHA256, w.Size, len(resolve.Missing([]matrix.Wheel{w}, wheels)) > 0)
+		p.file(w.SHA256, w.Size, func() bool { return len(resolve.Missing([]matrix.Wheel{w}, wheels)) > 0 })
 	}
 	for _, d := range t.Debs {
-		_, err := os.Stat(filepath.Join(p.store.Dir(), "debs", d.SHA256, d.File))
-		p.file(d.SHA256, d.Size, err != nil)
+		p.file(d.SHA256, d.Size, func() bool {
+			_, err := os.Stat(filepath.Join(p.store.Dir(), "debs", d.SHA256, d.File))
+			return err != nil
+		})
 	}
 	return nil
 }
 
+// planned is a layer with its key.
+type planned struct {
+	spec component.Spec
+	key  string
+}
+
+// layersOf plans the layers of a target; targets that differ in nothing that a layer reads are planned once.
+func (p *planner) layersOf(t matrix.Target) ([]planned, error) {
+	if len(t.Wheels) == 0 {
+		return nil, fmt.Errorf("target %q has no wheels", t.Entry)
+	}
+	same := fmt.Sprintf("%p %d %s %s %s %s %v %d %v", &t.Wheels[0], len(t.Wheels), t.Layout, t.CUDA, t.Python.Version, t.Platform, t.Compression, t.Epoch, t.Requested)
+	if have, ok := p.layers[same]; ok {
+		return have, nil
+	}
+	lay, err := findLayout(t.Layout, p.dir)
+	if err != nil {
+		return nil, err
+	}
+	specs, err := component.Plan(t, lay)
+	if err != nil {
+		return nil, err
+	}
+	var out []planned
+	for _, s := range specs {
+		out = append(out, planned{s, s.Key()})
+	}
+	p.layers[same] = out
+	return out, nil
+}
+
 // layer counts one layer. A wheel with a CUDA side is counted in the layer of that side.
-func (p *planner) layer(entry string, s component.Spec) error {
+func (p *planner) layer(entry string, pl planned) error {
 	p.plan.LayerCount++
-	key := s.Key()
+	s, key := pl.spec, pl.key
 	i, ok := p.index[key]
 	if !ok {
 		l := report.PlanLayer{Name: s.Name, Key: key, Wheels: len(s.Wheels)}
@@ -127,14 +157,14 @@ func (p *planner) layer(entry string, s component.Spec) error {
 	return nil
 }
 
-func (p *planner) file(sum string, size int64, missing bool) {
+func (p *planner) file(sum string, size int64, missing func() bool) {
 	p.plan.Bytes += size
 	if p.seen[sum] {
 		return
 	}
 	p.seen[sum] = true
 	p.plan.Unique += size
-	if missing {
+	if missing() {
 		p.plan.Missing += size
 	}
 }

@@ -49,6 +49,35 @@ func BenchmarkLint(b *testing.B) {
 	}
 }
 
+// BenchmarkLock is what plan reads beside the recipe: the lock of 1,000 entries with 50 wheels each.
+func BenchmarkLock(b *testing.B) {
+	r, err := Load("r.yaml", thousand())
+	if err != nil {
+		b.Fatal(err)
+	}
+	var targets []Target
+	for _, e := range r.Entries {
+		t := sampleTarget()
+		t.Entry, t.Wheels = e.Name, nil
+		for i := range 50 {
+			t.Wheels = append(t.Wheels, Wheel{Name: fmt.Sprintf("package-%d", i), Version: "1.2.3", File: fmt.Sprintf("package_%d-1.2.3-py3-none-any.whl", i), SHA256: strings.Repeat("a", 64), Size: 1 << 20})
+		}
+		targets = append(targets, t)
+	}
+	data, err := NewLock(r, targets, nil).Marshal()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		l, err := LoadLock("r.lock.yaml", data)
+		if err != nil || len(l.Targets) != 1000 {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkFacts is the part of BenchmarkLint that does not depend on the matrix.
 func BenchmarkFacts(b *testing.B) {
 	b.ReportAllocs()

@@ -12,8 +12,8 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// LockSchema is the version of the lock file that this build reads and writes.
-const LockSchema = 1
+// LockSchema is the version of the lock file that this build writes; it reads version 1 too.
+const LockSchema = 2
 
 const maxLockBytes = 16 << 20
 
@@ -69,7 +69,7 @@ func (l *Lock) Marshal() ([]byte, error) {
 	if err := l.check(); err != nil {
 		return nil, fmt.Errorf("writing lock: %w", err)
 	}
-	body, err := yaml.MarshalWithOptions(l, yaml.IndentSequence(true))
+	body, err := yaml.MarshalWithOptions(l.file(), yaml.IndentSequence(true))
 	if err != nil {
 		return nil, fmt.Errorf("writing lock: %w", err)
 	}
@@ -89,8 +89,8 @@ func LoadLock(file string, data []byte) (*Lock, error) {
 	if !d.plausible(data) {
 		return nil, d.err()
 	}
-	l := &Lock{}
-	if err := yaml.UnmarshalWithOptions(data, l, yaml.Strict()); err != nil {
+	var f lockFile
+	if err := yaml.UnmarshalWithOptions(data, &f, yaml.Strict()); err != nil {
 		p := &Problem{File: file, Message: "reading lock: " + err.Error(), Remedy: "make it again with imgsmith lock"}
 		var y yaml.Error
 		if errors.As(err, &y) && y.GetToken() != nil && y.GetToken().Position != nil {
@@ -100,7 +100,11 @@ func LoadLock(file string, data []byte) (*Lock, error) {
 		}
 		return nil, p
 	}
-	if err := l.check(); err != nil {
+	l, err := f.lock()
+	if err == nil {
+		err = l.check()
+	}
+	if err != nil {
 		return nil, &Problem{File: file, Message: err.Error(), Remedy: "make it again with imgsmith lock"}
 	}
 	return l, nil
@@ -133,8 +137,8 @@ func (l *Lock) Target(entry string) (Target, bool) {
 }
 
 func (l *Lock) check() error {
-	if l.SchemaVersion != LockSchema {
-		return fmt.Errorf("schema version %d is not %d, which this build knows", l.SchemaVersion, LockSchema)
+	if l.SchemaVersion < 1 || l.SchemaVersion > LockSchema {
+		return fmt.Errorf("schema version %d is not 1 to %d, which this build knows", l.SchemaVersion, LockSchema)
 	}
 	if !digestPattern.MatchString(l.Recipe) {
 		return fmt.Errorf("recipe checksum %q is not valid", l.Recipe)

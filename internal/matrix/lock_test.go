@@ -96,7 +96,7 @@ func TestLockRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, m := range map[string]struct{ old, new string }{
-		"schema":          {"schema_version: 1", "schema_version: 2"},
+		"schema":          {"schema_version: 2", "schema_version: 3"},
 		"unknown key":     {"cuda:", "cuda_root:"},
 		"checksum":        {"recipe: sha256:", "recipe: md5:"},
 		"hash":            {"sha256: \"0123", "sha256: \"x123"},
@@ -111,6 +111,10 @@ func TestLockRefused(t *testing.T) {
 		"not YAML":        {"targets:", "targets: ["},
 		"wrong type":      {"size: 5", "size: five"},
 		"duplicate key":   {"cuda: \"12.5\"", "cuda: \"12.5\"\n    cuda: \"12.5\""},
+		"old version":     {"schema_version: 2", "schema_version: 1"},
+		"set away":        {"wheel_set: all", "wheel_set: other"},
+		"file away":       {"absl-py 2.5.1", "absl-py 2.5.2"},
+		"file unused":     {"wheels:\n", "wheels:\n  - {name: x, version: \"1\", file: x-1-py3-none-any.whl, sha256: " + strings.Repeat("a", 64) + ", size: 1}\n"},
 		"nested too deep": {"targets:", strings.Repeat("[", 1000) + "targets:"},
 	} {
 		bad := strings.Replace(string(good), m.old, m.new, 1)

@@ -15,8 +15,8 @@ type Target struct {
 	Supplier    string             `yaml:"supplier" json:"supplier"`     // wheels | apt
 	Layout      string             `yaml:"layout" json:"layout"`         // name of the image layout
 	OSPackages  []string           `yaml:"os_packages,omitempty" json:"os_packages,omitempty"`
-	Wheels      []Wheel            `yaml:"wheels" json:"wheels"`       // sorted by normalized name
-	Requested   []string           `yaml:"requested" json:"requested"` // distributions the recipe names (REQUESTED marker)
+	Wheels      []Wheel            `yaml:"wheels,omitempty" json:"wheels"` // sorted by normalized name
+	Requested   []string           `yaml:"requested" json:"requested"`     // distributions the recipe names (REQUESTED marker)
 	Environment map[string]string  `yaml:"environment,omitempty" json:"environment,omitempty"`
 	User        string             `yaml:"user,omitempty" json:"user,omitempty"`
 	Compression Compression        `yaml:"compression" json:"compression"`
@@ -29,6 +29,8 @@ type Target struct {
 	Thresholds  map[string]float64 `yaml:"thresholds,omitempty" json:"thresholds,omitempty"` // limits of the judge that the recipe sets
 	Debs        []Deb              `yaml:"debs,omitempty" json:"debs,omitempty"`             // every OS package that the OS step installs; empty in old locks
 	LayoutSum   string             `yaml:"layout_checksum,omitempty" json:"layout_checksum,omitempty"`
+	WheelSet    string             `yaml:"wheel_set,omitempty" json:"-"` // in a lock file: the list of Wheels
+	DebSet      string             `yaml:"deb_set,omitempty" json:"-"`
 	Lines       map[string]int     `yaml:"-" json:"-"` // recipe line per key, for source maps and errors
 }
 
