@@ -75,14 +75,31 @@ func (s *session) lockDebs(ctx context.Context, t matrix.Target, b *base) ([]mat
 	return got.debs, nil
 }
 
+// missingDebsError lists locked OS packages that offline mode would have to download.
+type missingDebsError struct {
+	entry string
+	debs  []matrix.Deb
+}
+
+func (e *missingDebsError) Error() string {
+	return fmt.Sprintf("entry %q: offline: %d locked OS packages are not in the store, the first is %s", e.entry, len(e.debs), e.debs[0].File)
+}
+
+func (e *missingDebsError) Remedy() string {
+	return "name the store that keeps them with --store, or run once without --offline"
+}
+
 // needDebs puts locked package files into the store that are not there yet.
-func (s *session) needDebs(ctx context.Context, t matrix.Target, b llb.BaseImage) error {
+func (s *session) needDebs(ctx context.Context, t matrix.Target, b llb.BaseImage, offline bool) error {
 	missing := slices.DeleteFunc(slices.Clone(t.Debs), func(d matrix.Deb) bool {
 		fi, err := os.Stat(s.debPath(d))
 		return err == nil && fi.Size() == d.Size
 	})
 	if len(missing) == 0 {
 		return nil
+	}
+	if offline {
+		return &missingDebsError{t.Entry, missing}
 	}
 	s.app.note("  fetch %d OS packages", len(missing))
 	prog, err := llb.FetchDebsStep(t, b, missing)
@@ -225,7 +242,7 @@ func (w *preparer) debsLayer(ctx context.Context) (component.Record, error) {
 	if rec, ok, err := w.s.store.Lookup(k); err != nil || ok {
 		return rec, err
 	}
-	if err := w.s.needDebs(ctx, w.p.target, w.base); err != nil {
+	if err := w.s.needDebs(ctx, w.p.target, w.base, w.w != nil && w.w.t.offline); err != nil {
 		return component.Record{}, err
 	}
 	var entries []component.Entry

@@ -91,11 +91,25 @@ func TestLockedDebs(t *testing.T) {
 	if !found {
 		t.Errorf("the layer lacks what ca-certificates installs: %d files", len(table))
 	}
+	kept := s.debPath(names["ca-certificates"])
+	if err := os.Remove(kept); err != nil {
+		t.Fatal(err)
+	}
+	var m *missingDebsError
+	if err := s.needDebs(t.Context(), target, b.image(), true); !errors.As(err, &m) || len(m.debs) != 1 {
+		t.Errorf("offline: %v", err)
+	}
+	if err := s.needDebs(t.Context(), target, b.image(), false); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Errorf("a locked package that is fetched again lies elsewhere: %v", err)
+	}
 	old := names["ca-certificates"]
 	old.Version, old.SHA256 = "20000101", strings.Repeat("0", 64)
 	gone := target
 	gone.Debs = []matrix.Deb{old}
-	err = s.needDebs(t.Context(), gone, b.image())
+	err = s.needDebs(t.Context(), gone, b.image(), false)
 	var g *goneDebsError
 	if !errors.As(err, &g) || len(g.debs) != 1 || !strings.Contains(err.Error(), "ca-certificates=20000101") || !strings.Contains(g.Remedy(), "--store") {
 		t.Errorf("a vanished package: %v", err)
@@ -105,7 +119,7 @@ func TestLockedDebs(t *testing.T) {
 	other.SHA256 = strings.Repeat("0", 64)
 	changed.Debs = []matrix.Deb{other}
 	var c *changedDebError
-	if err = s.needDebs(t.Context(), changed, b.image()); !errors.As(err, &c) || c.want != other.SHA256 {
+	if err = s.needDebs(t.Context(), changed, b.image(), false); !errors.As(err, &c) || c.want != other.SHA256 {
 		t.Errorf("a changed package: %v", err)
 	}
 }

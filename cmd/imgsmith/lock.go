@@ -108,7 +108,7 @@ func (s *session) lockEntry(ctx context.Context, t *targets, e matrix.Entry, rep
 		if err := t.wheels(e, got).need(ctx, got.Wheels); err != nil {
 			return fail(err)
 		}
-		if err := s.needDebs(ctx, got, b.image()); err != nil {
+		if err := s.needDebs(ctx, got, b.image(), false); err != nil {
 			return fail(err)
 		}
 	}
