@@ -28,6 +28,7 @@ type targets struct {
 	offline bool
 	made    []matrix.Target
 	changes []string                // of the lock that was written
+	asked   map[string][]matrix.Deb // OS packages by base and names: entries of one run share the answer
 	urls    map[string]resolve.URLs // by entry, known after resolving
 }
 
@@ -128,7 +129,18 @@ func (t *targets) debs(ctx context.Context, got matrix.Target, old *matrix.Targe
 	if t.offline {
 		return nil, errors.New("offline: the OS packages of the base cannot be pinned; run imgsmith lock once without --offline")
 	}
-	return t.s.lockDebs(ctx, got, b)
+	same := b.ManifestDigest + " " + strings.Join(got.OSPackages, " ")
+	if have, ok := t.asked[same]; ok {
+		return have, nil
+	}
+	debs, err := t.s.lockDebs(ctx, got, b)
+	if err == nil {
+		if t.asked == nil {
+			t.asked = map[string][]matrix.Deb{}
+		}
+		t.asked[same] = debs
+	}
+	return debs, err
 }
 
 // layoutSum is the checksum of an image layout's file.
