@@ -98,7 +98,7 @@ func (b *base) parents(r layout.Resolved) []component.Parent {
 
 // info reads what resolving needs to know: distribution, glibc, interpreters.
 func (b *base) info() resolve.BaseInfo {
-	info := resolve.BaseInfo{Digest: b.ManifestDigest, Local: b.Local}
+	info := resolve.BaseInfo{Digest: b.ManifestDigest, Config: b.ConfigDigest, Local: b.Local}
 	if data, err := b.tree.ReadFile("etc/os-release"); err == nil {
 		for _, line := range strings.Split(string(data), "\n") {
 			k, v, _ := strings.Cut(line, "=")

@@ -79,10 +79,15 @@ func (a *app) runBuild(ctx context.Context, f buildFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	r, err := loadRecipe(f.matrix)
+	table, err := a.facts()
 	if err != nil {
 		return err
 	}
+	r, findings, err := loadRecipe(f.matrix, table)
+	if err != nil {
+		return err
+	}
+	whole := *r // the lock is that of every entry, whatever --entry selects
 	if r.Entries, err = selected(r.Entries, f.only); err != nil {
 		return err
 	}
@@ -94,8 +99,9 @@ func (a *app) runBuild(ctx context.Context, f buildFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	s.override(findings)
 	b := &builder{s: s, f: f, bases: bases, dir: filepath.Dir(f.matrix), seen: map[string]*base{}}
-	if b.targets, err = s.loadTargets(r, f.locked, f.offline); err != nil {
+	if b.targets, err = s.loadTargets(&whole, f.locked, f.offline); err != nil {
 		return err
 	}
 	d := report.Document{Command: "build", Recipe: f.matrix}
@@ -104,8 +110,8 @@ func (a *app) runBuild(ctx context.Context, f buildFlags) (err error) {
 		defer func() { err = errors.Join(err, b.prover.close()) }()
 		d.Host, d.HostError, d.Fake = b.prover.host, b.prover.hostErr, f.verify.fakeGPU != ""
 	}
-	for i, re := range a.linted(r, s.facts) {
-		if re.Result != report.ResultRefused {
+	for i, re := range linted(r, findings) {
+		if i < len(r.Entries) && re.Result != report.ResultRefused {
 			b.entry(ctx, r.Entries[i], &re)
 		}
 		d.Entries = append(d.Entries, re)
@@ -118,7 +124,7 @@ func (a *app) runBuild(ctx context.Context, f buildFlags) (err error) {
 			return context.Cause(ctx)
 		}
 	}
-	if err := b.targets.save(); err != nil {
+	if err := b.targets.save(ctx); err != nil {
 		a.note("warning: %v", err)
 	}
 	if s.eng != nil {
@@ -229,7 +235,7 @@ func (b *builder) entry(ctx context.Context, e matrix.Entry, re *report.Entry) {
 // make locks, fetches and makes every layer.
 func (b *builder) make(ctx context.Context, e matrix.Entry, re *report.Entry) (*prepared, error) {
 	re.Stage = report.StageLock
-	if err := e.Incomplete(); err != nil {
+	if err := e.Buildable(); err != nil {
 		return nil, &usageError{err}
 	}
 	lay, err := b.layout(e.Layout)
@@ -257,11 +263,14 @@ func versions(t matrix.Target) map[string]string {
 }
 
 // layout loads an image layout: a shipped one by name, or a file relative to the recipe.
-func (b *builder) layout(name string) (layout.Layout, error) {
+func (b *builder) layout(name string) (layout.Layout, error) { return findLayout(name, b.dir) }
+
+// findLayout loads an image layout: a shipped one by name, or a file relative to dir.
+func findLayout(name, dir string) (layout.Layout, error) {
 	if !strings.ContainsRune(name, '/') && filepath.Ext(name) == "" {
 		return layout.Shipped(name)
 	}
-	file := filepath.Join(b.dir, name)
+	file := filepath.Join(dir, name)
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return layout.Layout{}, &usageError{fmt.Errorf("reading layout: %w", err)}
@@ -276,7 +285,7 @@ func (b *builder) layout(name string) (layout.Layout, error) {
 // stage compiles the image, has the engine put it together in the store, and demands that it is exactly the
 // layers that were checked.
 func (b *builder) stage(ctx context.Context, p *prepared, re *report.Entry) (image, error) {
-	prog, err := llb.Compile(p.target, p.base.image(), refs(p.layers), llb.Options{})
+	prog, err := llb.Compile(p.target, p.base.image(), refs(p.layers), llb.Options{Labels: labels(p.target)})
 	if err != nil {
 		return image{}, err
 	}

@@ -110,7 +110,7 @@ func TestMutatedTreesFailBeforeStaging(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.close() //nolint:errcheck // no engine was started
-	rec, err := loadRecipe(recipe)
+	rec, _, err := loadRecipe(recipe, s.facts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,6 +74,9 @@ func (s *session) expect(t matrix.Target, tf facts.TensorFlow, lay layout.Resolv
 	if err != nil {
 		return validate.Expect{}, err
 	}
+	if th, err = th.With(t.Thresholds); err != nil {
+		return validate.Expect{}, &usageError{err}
+	}
 	return validate.Expect{Entry: t.Entry, TensorFlow: t.TensorFlow, CUDA: t.CUDA, CUDABuilt: tf.CUDATested, CuDNN: t.CuDNN,
 		CuDNNCompiled: tf.CuDNNCompiled, CUDARoot: "/" + lay.CUDARoot, DlopenSet: tf.DlopenSet,
 		DriverFloor: floor.Driver, MinComputeCapability: tf.MinComputeCapability, Thresholds: th}, nil

@@ -96,11 +96,7 @@ func (w *preparer) interpreter(ctx context.Context) ([]component.Record, error) 
 	var below []component.Record
 	t := w.p.target
 	if len(t.OSPackages) > 0 {
-		prog, err := llb.OSStep(t, w.base, t.OSPackages)
-		if err != nil {
-			return nil, err
-		}
-		rec, err := w.step(ctx, "os-packages", prog)
+		rec, err := w.osPackages(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -14,8 +14,10 @@ import (
 // globalFlags are shared by all commands.
 type globalFlags struct {
 	json      bool
+	verbose   bool
 	store     string
 	engineDir string
+	facts     string // overlay directory, empty: none
 }
 
 const exitHelp = `Exit codes:
@@ -59,9 +61,12 @@ What was not proved is never published; a skip is not a pass.
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	f := cmd.PersistentFlags()
 	f.BoolVar(&a.flags.json, "json", false, "write the versioned document to standard output instead of the summary")
+	f.BoolVar(&a.flags.verbose, "verbose", false, "also write what other programs said in their own words")
 	f.StringVar(&a.flags.store, "store", a.defaultStore(), "directory of finished layers and staged images")
 	f.StringVar(&a.flags.engineDir, "engine-dir", a.env("IMGSMITH_ENGINE_DIR"), "directory with buildkitd, runc, uv and imgsmith-nvml")
-	cmd.AddCommand(a.lint(), a.lock(), a.build(), a.verify())
+	f.StringVar(&a.flags.facts, "facts", "", "directory with facts to lay over the built-in ones (see imgsmith facts derive)")
+	cmd.AddCommand(a.factsCommand(), a.explain())
+	cmd.AddCommand(a.lint(), a.plan(), a.lock(), a.build(), a.verify())
 	return cmd
 }
 
@@ -88,6 +93,15 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 // write prints the document and sets the exit code it stands for.
 func (a *app) write(d report.Document) error {
+	a.decide(&d)
+	if a.flags.json {
+		return report.WriteJSON(a.stdout, d)
+	}
+	return report.WriteTerminal(a.stdout, d)
+}
+
+// decide gives a document its exit code.
+func (a *app) decide(d *report.Document) {
 	codes := []int{}
 	for _, e := range d.Entries {
 		codes = append(codes, codeOfResult(e.Result))
@@ -98,10 +112,6 @@ func (a *app) write(d report.Document) error {
 	}
 	d.SchemaVersion, d.Tool, d.ExitCode = report.SchemaVersion, "imgsmith "+version, combine(codes...)
 	a.code = d.ExitCode
-	if a.flags.json {
-		return report.WriteJSON(a.stdout, d)
-	}
-	return report.WriteTerminal(a.stdout, d)
 }
 
 // note tells the person at the terminal what goes on; never part of the answer.

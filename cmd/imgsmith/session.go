@@ -15,6 +15,7 @@ import (
 	"imgsmith/internal/engine/child"
 	"imgsmith/internal/facts"
 	"imgsmith/internal/llb"
+	"imgsmith/internal/matrix"
 	"imgsmith/internal/registry"
 )
 
@@ -25,6 +26,8 @@ type session struct {
 	facts *facts.Table
 	store *component.Store
 	loop  *registry.Loopback
+	// overrides are the rules that the recipe overrides, by entry.
+	overrides map[string][]matrix.Override
 
 	mu  sync.Mutex
 	eng engine.Engine
@@ -32,7 +35,7 @@ type session struct {
 
 // open opens the store and serves it on the loopback interface.
 func (a *app) open(ctx context.Context) (*session, error) {
-	table, err := facts.Embedded()
+	table, err := a.facts()
 	if err != nil {
 		return nil, err
 	}

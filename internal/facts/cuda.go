@@ -56,28 +56,53 @@ type CuDNNFault struct {
 	Evidence       `yaml:",inline"`
 }
 
+type wheelSet struct {
+	CUDA     string            `yaml:"cuda"`
+	Packages map[string]string `yaml:"packages"`
+	Evidence `yaml:",inline"`
+}
+
+type cudnnWheel struct {
+	CUDA         string `yaml:"cuda"`
+	CuDNN        string `yaml:"cudnn"`
+	Distribution string `yaml:"distribution"`
+	Version      string `yaml:"version"`
+	Evidence     `yaml:",inline"`
+}
+
 type cudaFile struct {
 	SchemaVersion int           `yaml:"schema_version"`
 	DriverFloors  []DriverFloor `yaml:"driver_floors"`
 	Toolkits      []Toolkit     `yaml:"toolkits"`
-	WheelSets     []struct {
-		CUDA     string            `yaml:"cuda"`
-		Packages map[string]string `yaml:"packages"`
+	WheelSets     []wheelSet    `yaml:"wheel_sets"`
+	CuDNNWheels   []cudnnWheel  `yaml:"cudnn_wheels"`
+	PTXISAs       []struct {
+		ISA      string `yaml:"isa"`
+		CUDA     string `yaml:"cuda"`
 		Evidence `yaml:",inline"`
-	} `yaml:"wheel_sets"`
-	CuDNNWheels []struct {
-		CUDA         string `yaml:"cuda"`
-		CuDNN        string `yaml:"cudnn"`
-		Distribution string `yaml:"distribution"`
-		Version      string `yaml:"version"`
-		Evidence     `yaml:",inline"`
-	} `yaml:"cudnn_wheels"`
+	} `yaml:"ptx_isas"`
 	CuDNNFamilies []CuDNNFamily `yaml:"cudnn_families"`
 	CuDNNRules    struct {
 		ABI       Evidence `yaml:"abi"`
+		CUDAMajor Evidence `yaml:"cuda_major"`
 		PreTuring CuDNNCap `yaml:"pre_turing"`
 	} `yaml:"cudnn_rules"`
 	CuDNNFaults []CuDNNFault `yaml:"cudnn_faults"`
+	Sonames     []struct {
+		Min       string            `yaml:"min"`
+		Max       string            `yaml:"max"`
+		Libraries map[string]string `yaml:"libraries"`
+		Evidence  `yaml:",inline"`
+	} `yaml:"sonames"`
+	CuDNNReleases []CuDNNRelease `yaml:"cudnn_releases"`
+	CuDNNVariants []struct {
+		CUDAMajor int    `yaml:"cuda_major"`
+		Min       string `yaml:"min"`
+		Max       string `yaml:"max"`
+		Evidence  `yaml:",inline"`
+	} `yaml:"cudnn_variants"`
+	CuDNNDrivers []DriverFloor `yaml:"cudnn_drivers"`
+	CuDNNGPUs    []CuDNNNeed   `yaml:"cudnn_gpus"`
 }
 
 // DriverFloor returns the floor of a CUDA major, or ErrUnknown.
@@ -176,4 +201,14 @@ func (t *Table) CuDNNFault(cudnn, tensorflow string) (CuDNNFault, bool) {
 		}
 	}
 	return CuDNNFault{}, false
+}
+
+// PTXToolkit returns the first CUDA release whose driver compiles a version of the PTX language, or ErrUnknown.
+func (t *Table) PTXToolkit(isa string) (string, Evidence, error) {
+	for _, p := range t.cuda.PTXISAs {
+		if p.ISA == isa {
+			return p.CUDA, p.Evidence, nil
+		}
+	}
+	return "", Evidence{}, unknown("PTX %s", isa)
 }

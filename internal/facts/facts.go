@@ -31,27 +31,31 @@ type Table struct {
 	gpu        gpuFile
 	os         osFile
 	recipe     recipeFile
+	driver     driverFile
+	image      imageFile
 }
 
 // Embedded returns the table that is built into the program. It parses on every call: load it once and pass
 // it on. An error means that the program itself is broken.
 func Embedded() (*Table, error) {
 	t := &Table{}
-	for _, f := range []struct {
-		name string
-		into any
-	}{
-		{"tensorflow", &t.tensorflow}, {"cuda", &t.cuda}, {"gpu", &t.gpu}, {"os", &t.os}, {"recipe", &t.recipe},
-	} {
-		raw, err := data.ReadFile("data/" + f.name + ".yaml")
+	for name, into := range t.files() {
+		raw, err := data.ReadFile("data/" + name + ".yaml")
 		if err != nil {
 			return nil, fmt.Errorf("reading facts: %w", err)
 		}
-		if err := yaml.UnmarshalWithOptions(raw, f.into, yaml.Strict()); err != nil {
-			return nil, fmt.Errorf("parsing facts %s: %w", f.name, err)
+		if err := yaml.UnmarshalWithOptions(raw, into, yaml.Strict()); err != nil {
+			return nil, fmt.Errorf("parsing facts %s: %w", name, err)
 		}
 	}
 	return t, nil
+}
+
+// files returns the parts of the table by the name of their file.
+func (t *Table) files() map[string]any {
+	return map[string]any{
+		"tensorflow": &t.tensorflow, "cuda": &t.cuda, "gpu": &t.gpu, "os": &t.os, "recipe": &t.recipe, "driver": &t.driver, "image": &t.image,
+	}
 }
 
 func unknown(format string, args ...any) error {

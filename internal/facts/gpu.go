@@ -4,10 +4,12 @@ import "strings"
 
 // GPU is a board by its short name.
 type GPU struct {
-	Name              string `yaml:"name"`
-	ComputeCapability string `yaml:"compute_capability"` // major.minor
-	Class             string `yaml:"class"`              // datacenter | geforce | workstation | embedded
-	Evidence          `yaml:",inline"`
+	Name                string   `yaml:"name"`
+	ComputeCapability   string   `yaml:"compute_capability"` // major.minor
+	Class               string   `yaml:"class"`              // datacenter | geforce | workstation | embedded
+	FirstDriver         string   `yaml:"first_driver"`       // version or branch; empty: not sourced, see Table.FirstDriver
+	FirstDriverEvidence Evidence `yaml:"first_driver_evidence"`
+	Evidence            `yaml:",inline"`
 }
 
 // Architecture is what toolkits and drivers know about a range of compute capabilities.

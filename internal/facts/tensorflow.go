@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -22,9 +23,16 @@ type TensorFlow struct {
 	CuDNNCompiled        string // version the wheel was compiled against, empty when not known
 	SASS, PTX            []string
 	MinComputeCapability string
-	MinGlibc             string // of the wheel itself; its dependencies may need more
-	NumPy, Protobuf      string // PEP 440 ranges that work
+	Modules              []Modules         // how the device code is spread; empty: not read from the wheel
+	MinGlibc             string            // of the wheel itself; its dependencies may need more
+	WheelTag             string            // platform tag without the architecture: "manylinux_2_17"
+	NumPy, Protobuf      string            // PEP 440 ranges that work
+	Keras                string            // PEP 440 range of the keras package that the wheel asks for
+	NCCL                 string            // version of the header that the release was compiled with; empty: not known
+	Search               Search            // how the wheel finds pip-installed CUDA libraries
+	Limits               map[string]string // further packages that must be held back: PEP 440 ranges by name
 
+	DlopenID        string    // of the set below
 	DlopenCaller    string    // soname of the library that calls dlopen: its RUNPATH counts
 	DlopenSet       []string  // sonames that must all load for a GPU to be registered, without HostLibraries
 	HostLibraries   []string  // sonames that come from the host's driver and never from the image
@@ -36,6 +44,21 @@ type TensorFlow struct {
 	DlopenEvidence  Evidence
 	GPUCodeEvidence Evidence
 	CuDNNEvidence   Evidence // of CuDNNCompiled
+}
+
+// Modules is a number of device code modules that hold the same set of code.
+type Modules struct {
+	SASS   []string `yaml:"sass" json:"sass"`
+	PTX    []string `yaml:"ptx" json:"ptx"`
+	PTXISA string   `yaml:"ptx_isa" json:"ptx_isa,omitempty"` // version of the PTX language: needs a driver that knows it
+	Count  int      `yaml:"count" json:"count"`
+}
+
+// Search is how the library that opens CUDA looks into the directories of NVIDIA's wheels.
+type Search struct {
+	Kind     string   `yaml:"kind"`  // rpath | runpath | none; LD_LIBRARY_PATH wins over runpath only
+	Lacks    []string `yaml:"lacks"` // packages of the dlopen set whose directory it does not name
+	Evidence `yaml:"-"`
 }
 
 // Library is a soname with the purpose it is opened for.
@@ -59,6 +82,17 @@ type Extra struct {
 	Packages map[string]string `yaml:"packages"`
 }
 
+// DlopenSet is a set of libraries that releases open together.
+type DlopenSet struct {
+	ID         string    `yaml:"id"`
+	Required   []string  `yaml:"required,flow"`
+	Host       []string  `yaml:"host,flow"`
+	Caller     string    `yaml:"caller"`
+	Optional   []Library `yaml:"optional,omitempty"`
+	Transitive []string  `yaml:"transitive,flow,omitempty"`
+	Evidence   `yaml:",inline"`
+}
+
 // BrokenExtra is a reason why the extra of a release cannot be resolved for a Python version.
 type BrokenExtra struct {
 	Reason  string
@@ -68,22 +102,15 @@ type BrokenExtra struct {
 
 type tensorflowFile struct {
 	SchemaVersion int             `yaml:"schema_version"`
+	Derived       any             `yaml:"derived"` // what facts derive saw: for the reader, not for the table
 	TensorFlow    []tensorflowRow `yaml:"tensorflow"`
 	Older         []struct {
 		Below    string `yaml:"below"`
 		Reason   string `yaml:"reason"`
 		Evidence `yaml:",inline"`
 	} `yaml:"older"`
-	DlopenSets []struct {
-		ID         string    `yaml:"id"`
-		Required   []string  `yaml:"required"`
-		Host       []string  `yaml:"host"`
-		Caller     string    `yaml:"caller"`
-		Optional   []Library `yaml:"optional"`
-		Transitive []string  `yaml:"transitive"`
-		Evidence   `yaml:",inline"`
-	} `yaml:"dlopen_sets"`
-	XLA struct {
+	DlopenSets []DlopenSet `yaml:"dlopen_sets"`
+	XLA        struct {
 		Files    []string `yaml:"files"`
 		Override string   `yaml:"override"`
 		Search   []struct {
@@ -102,6 +129,7 @@ type tensorflowFile struct {
 }
 
 type tensorflowRow struct {
+	Exact    bool     `yaml:"exact"` // speaks for its releases only, not for other patches of the minor
 	Minor    string   `yaml:"minor"`
 	Releases []string `yaml:"releases"`
 	Python   struct {
@@ -119,11 +147,18 @@ type tensorflowRow struct {
 		Compiled string `yaml:"compiled"`
 	} `yaml:"cudnn"`
 	GPUCode struct {
-		SASS []string `yaml:"sass"`
-		PTX  []string `yaml:"ptx"`
-		Min  string   `yaml:"min_compute_capability"`
+		SASS    []string  `yaml:"sass"`
+		PTX     []string  `yaml:"ptx"`
+		Min     string    `yaml:"min_compute_capability"`
+		Modules []Modules `yaml:"modules"`
 	} `yaml:"gpu_code"`
 	MinGlibc   string              `yaml:"min_glibc"`
+	WheelTag   string              `yaml:"wheel_tag"`
+	Keras      string              `yaml:"keras"`
+	NCCL       string              `yaml:"nccl_header"`
+	Search     Search              `yaml:"search"`
+	Limits     map[string]string   `yaml:"limits"`
+	Patches    []patchRow          `yaml:"patches"`
 	NumPy      string              `yaml:"numpy"`
 	Protobuf   string              `yaml:"protobuf"`
 	DlopenSet  string              `yaml:"dlopen_set"`
@@ -132,16 +167,45 @@ type tensorflowRow struct {
 	Evidence   `yaml:",inline"`
 }
 
+// patchRow names what a patch release has otherwise than its minor.
+type patchRow struct {
+	Release  string  `yaml:"release"`
+	NumPy    string  `yaml:"numpy"`
+	Search   *Search `yaml:"search"`
+	Evidence `yaml:",inline"`
+}
+
 // TensorFlow returns the facts of a release, "2.19.1" or the minor "2.19". A patch release that is not in the
 // table inherits its minor and is marked Inferred; ErrUnknown when the minor is not in the table.
 func (t *Table) TensorFlow(version string) (TensorFlow, error) {
 	minor := Minor(version)
 	for _, r := range t.tensorflow.TensorFlow {
-		if r.Minor == minor && strings.HasPrefix(version, minor) {
+		if r.Exact && slices.Contains(r.Releases, version) {
+			return t.release(version, r), nil
+		}
+	}
+	for _, r := range t.tensorflow.TensorFlow {
+		if !r.Exact && r.Minor == minor && strings.HasPrefix(version, minor) {
 			return t.release(version, r), nil
 		}
 	}
 	return TensorFlow{}, unknown("TensorFlow %s", version)
+}
+
+// DlopenSets returns the sets in the table.
+func (t *Table) DlopenSets() []DlopenSet {
+	out := slices.Clone(t.tensorflow.DlopenSets)
+	for i, d := range out {
+		out[i].Required, out[i].Host, out[i].Transitive = slices.Clone(d.Required), slices.Clone(d.Host), slices.Clone(d.Transitive)
+		out[i].Optional = slices.Clone(d.Optional)
+	}
+	return out
+}
+
+// DlopenSetOf returns the id of the set that a release opens, or ErrUnknown.
+func (t *Table) DlopenSetOf(version string) (string, error) {
+	tf, err := t.TensorFlow(version)
+	return tf.DlopenID, err
 }
 
 // Releases returns every release in the table, oldest first.
@@ -177,7 +241,7 @@ func (t *Table) BrokenExtra(version, python string) (BrokenExtra, bool) {
 func (t *Table) ReleasesFor(python string) []string {
 	var out []string
 	for _, r := range t.tensorflow.TensorFlow {
-		if Compare(python, r.Python.Min) >= 0 && Compare(python, r.Python.Max) <= 0 {
+		if !r.Exact && Compare(python, r.Python.Min) >= 0 && Compare(python, r.Python.Max) <= 0 {
 			out = append(out, r.Minor)
 		}
 	}
@@ -192,7 +256,8 @@ func (t *Table) release(version string, r tensorflowRow) TensorFlow {
 		CUDATested: r.CUDA.Tested, CUDAMajor: r.CUDA.Major, CUDAOnly: r.CUDA.Only,
 		CuDNNTested: r.CuDNN.Tested, CuDNNMajor: r.CuDNN.Major, CuDNNCompiled: r.CuDNN.Compiled,
 		SASS: slices.Clone(r.GPUCode.SASS), PTX: slices.Clone(r.GPUCode.PTX), MinComputeCapability: r.GPUCode.Min,
-		MinGlibc: r.MinGlibc, NumPy: r.NumPy, Protobuf: r.Protobuf,
+		MinGlibc: r.MinGlibc, WheelTag: r.WheelTag, NumPy: r.NumPy, Protobuf: r.Protobuf, Keras: r.Keras, NCCL: r.NCCL,
+		Modules: cloneModules(r.GPUCode.Modules), Search: r.Search.clone(r.evidence("search")), Limits: maps.Clone(r.Limits), DlopenID: r.DlopenSet,
 		Extra: r.Extra.clone(), Evidence: r.Evidence,
 		GPUCodeEvidence: r.evidence("gpu_code"), CuDNNEvidence: r.evidence("cudnn_compiled"),
 		DlopenEvidence: r.evidence("dlopen_set"),
@@ -202,6 +267,17 @@ func (t *Table) release(version string, r tensorflowRow) TensorFlow {
 			out.DlopenCaller = d.Caller
 			out.DlopenSet, out.HostLibraries = slices.Clone(d.Required), slices.Clone(d.Host)
 			out.OptionalSet, out.TransitiveSet = slices.Clone(d.Optional), slices.Clone(d.Transitive)
+		}
+	}
+	for _, p := range r.Patches {
+		if p.Release != version {
+			continue
+		}
+		if p.NumPy != "" {
+			out.NumPy = p.NumPy
+		}
+		if p.Search != nil {
+			out.Search = p.Search.clone(p.Evidence)
 		}
 	}
 	x := t.tensorflow.XLA
@@ -219,6 +295,16 @@ func (r tensorflowRow) evidence(field string) Evidence {
 		return e
 	}
 	return r.Evidence
+}
+
+func (s Search) clone(e Evidence) Search { return Search{s.Kind, slices.Clone(s.Lacks), e} }
+
+func cloneModules(in []Modules) []Modules {
+	out := slices.Clone(in)
+	for i, m := range out {
+		out[i].SASS, out[i].PTX = slices.Clone(m.SASS), slices.Clone(m.PTX)
+	}
+	return out
 }
 
 func (e Extra) clone() Extra {

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 )
@@ -8,15 +9,29 @@ import (
 // Compare orders two dotted versions such as "535.104.05", "9.3.0.75" or "8.9" by their numbers: -1, 0 or 1.
 // Missing parts count as 0; what follows the digits of a part is ignored ("2.15.0.post1" equals "2.15.0").
 func Compare(a, b string) int {
-	as, bs := parts(a), parts(b)
-	for i := range max(len(as), len(bs)) {
-		if d := at(as, i) - at(bs, i); d < 0 {
-			return -1
-		} else if d > 0 {
-			return 1
+	for a != "" || b != "" {
+		var x, y int
+		x, a = leading(a)
+		y, b = leading(b)
+		if x != y {
+			return cmp.Compare(x, y)
 		}
 	}
 	return 0
+}
+
+// leading takes the first number off a version. What follows the digits of a part ends the version, and so does a
+// part without digits.
+func leading(v string) (n int, rest string) {
+	end := 0
+	for end < len(v) && v[end] >= '0' && v[end] <= '9' && end < 9 {
+		n = n*10 + int(v[end]-'0')
+		end++
+	}
+	if end == 0 || end == len(v) || v[end] != '.' {
+		return n, ""
+	}
+	return n, v[end+1:]
 }
 
 // Minor returns the first two parts of a version: "12.5" of "12.5.82". A version with one part is returned

@@ -28,7 +28,10 @@ options="-o APT::Sandbox::User=root -o Acquire::Retries=3"
 if [ -s "$ca" ]; then options="$options -o Acquire::https::CAInfo=$ca"; fi
 apt-get $options -qq update
 apt-get $options -qq -y --no-install-recommends install "$@" </dev/null
-apt-get clean
+` + cleanScript
+
+// cleanScript removes what depends on time or host after an installation.
+const cleanScript = `apt-get clean
 for d in /usr/lib/python3 /usr/lib/python3.* /usr/share/python3; do
   [ -d "$d" ] || continue
   find "$d" -depth -type d -name __pycache__ -exec rm -rf {} +
@@ -75,22 +78,35 @@ func OSStep(t matrix.Target, base BaseImage, packages []string) (Program, error)
 	if len(packages) == 0 {
 		return Program{}, invalid(t, "os packages", "there are none", "leave the step out")
 	}
+	if err := checkPackages(t, packages); err != nil {
+		return Program{}, err
+	}
+	return diffStep(t, "os packages", base, nil, osScript, packages, append(stepClock(t), networkOptions()...)...)
+}
+
+func checkPackages(t matrix.Target, packages []string) error {
 	for _, p := range packages {
 		if !packagePattern.MatchString(p) {
-			return Program{}, invalid(t, "os packages", "'"+p+"' is not a package name", "write NAME or NAME=VERSION")
+			return invalid(t, "os packages", "'"+p+"' is not a package name", "write NAME or NAME=VERSION")
 		}
 	}
-	opts := []llb.RunOption{
-		llb.AddEnv("SOURCE_DATE_EPOCH", strconv.FormatInt(t.Epoch, 10)),
-		llb.AddEnv("PYTHONHASHSEED", "0"),
-		llb.AddSecret(caFile, llb.SecretID(SecretCA), llb.SecretOptional, llb.SecretFileOpt(0, 0, 0o444)),
-	}
+	return nil
+}
+
+// stepClock fixes what scripts of packages read of time and chance.
+func stepClock(t matrix.Target) []llb.RunOption {
+	return []llb.RunOption{llb.AddEnv("SOURCE_DATE_EPOCH", strconv.FormatInt(t.Epoch, 10)), llb.AddEnv("PYTHONHASHSEED", "0")}
+}
+
+// networkOptions give a step the host's CA bundle and proxy values, by id.
+func networkOptions() []llb.RunOption {
+	opts := []llb.RunOption{llb.AddSecret(caFile, llb.SecretID(SecretCA), llb.SecretOptional, llb.SecretFileOpt(0, 0, 0o444))}
 	for _, s := range []struct{ env, id string }{
 		{"http_proxy", SecretHTTPProxy}, {"https_proxy", SecretHTTPSProxy}, {"no_proxy", SecretNoProxy},
 	} {
 		opts = append(opts, llb.AddSecret(s.env, llb.SecretID(s.id), llb.SecretOptional, llb.SecretAsEnv(true)))
 	}
-	return diffStep(t, "os packages", base, nil, osScript, packages, opts...)
+	return opts
 }
 
 // VenvStep makes the virtual environment without pip at VenvDir. below are the layers that hold the

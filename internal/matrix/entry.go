@@ -11,16 +11,29 @@ import (
 	"imgsmith/internal/facts"
 )
 
+var (
+	namePattern    = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
+	pythonPattern  = regexp.MustCompile(`^[0-9]\.[0-9]{1,2}$`)
+	releasePattern = regexp.MustCompile(`^[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3}((\.post|rc|a|b)[0-9]{1,3})?)?$`)
+	hexPattern     = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
+
 // entryKeys are the keys an entry may have, in the order in which they are documented.
 func entryKeys() []string {
 	return []string{"name", "base", "platform", "python", "tensorflow", "cuda", "cudnn", "supplier", "layout",
-		"packages", "environment", "user", "bytecode", "constraints", "compression", "fleet", "staging", "publish"}
+		"flavor", "keras", "packages", "os_packages", "environment", "memory", "user", "labels", "bytecode", "constraints",
+		"compression", "fleet", "staging", "publish", "policy", "allow"}
+}
+
+// topKeys are the keys that only the whole recipe may have.
+func topKeys() []string {
+	return []string{"schema_version", "defaults", "axes", "entry_name", "impossible", "exclude", "include"}
 }
 
 // entry decodes one entry from the shared keys and its own, which replace the shared ones whole.
 func (d *decoder) entry(shared, own map[string]field, at ast.Node) Entry {
 	e := Entry{File: d.file, Platform: DefaultPlatform, Supplier: SupplierWheels, Layout: DefaultLayout,
-		Bytecode: true, Constraints: true, Compression: Compression{Algorithm: "zstd", Level: "default"},
+		Flavor: FlavorRuntime, Bytecode: true, Constraints: true, Compression: Compression{Algorithm: "zstd", Level: "default"},
 		Lines: map[string]int{}, Columns: map[string]int{}}
 	e.Lines["name"], e.Columns["name"] = position(at)
 	for _, key := range entryKeys() {
@@ -78,6 +91,30 @@ func (d *decoder) set(e *Entry, key string, n ast.Node) {
 		e.Staging = d.text(n, key)
 	case "publish":
 		e.Publish = d.publish(n)
+	default:
+		d.setMore(e, key, n)
+	}
+}
+
+// setMore decodes the keys that came with schema version 1.
+func (d *decoder) setMore(e *Entry, key string, n ast.Node) {
+	switch key {
+	case "flavor":
+		e.Flavor = d.oneOf(n, key, FlavorRuntime, FlavorDevel, FlavorJupyter)
+	case "keras":
+		if e.Keras = d.oneOf(n, key, KerasLegacy, Auto); e.Keras == Auto {
+			e.Keras = ""
+		}
+	case "os_packages":
+		e.OSPackages = d.osPackages(n)
+	case "memory":
+		e.Memory = d.memory(n)
+	case "labels":
+		e.Labels = d.labels(n)
+	case "policy":
+		e.Thresholds = d.policy(n)
+	case "allow":
+		e.Allow = d.allow(n)
 	}
 }
 
@@ -128,7 +165,7 @@ func (d *decoder) match(n ast.Node, key string, re *regexp.Regexp, want string) 
 }
 
 func (d *decoder) name(n ast.Node) string {
-	return d.match(n, "name", regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`),
+	return d.match(n, "name", namePattern,
 		"a name has lower-case letters and digits, with single . _ or - between them")
 }
 
@@ -168,13 +205,15 @@ func (d *decoder) python(n ast.Node) Python {
 }
 
 func (d *decoder) pythonVersion(n ast.Node) string {
-	return d.match(n, "python", regexp.MustCompile(`^[0-9]\.[0-9]{1,2}$`), `write major.minor, for example "3.11"`)
+	if s, ok := n.(*ast.StringNode); ok && s.Value == Auto {
+		return Auto
+	}
+	return d.match(n, "python", pythonPattern, `write major.minor, for example "3.11", or auto for that of the base`)
 }
 
 func (d *decoder) tensorflow(n ast.Node) TensorFlow {
-	release := regexp.MustCompile(`^[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3}((\.post|rc|a|b)[0-9]{1,3})?)?$`)
 	if _, ok := n.(*ast.MappingNode); !ok {
-		return TensorFlow{Version: d.match(n, "tensorflow", release, `write a release, for example "2.19.1"`)}
+		return TensorFlow{Version: d.match(n, "tensorflow", releasePattern, `write a release, for example "2.19.1"`)}
 	}
 	f := d.mapping(n, "tensorflow", []string{"wheel", "sha256"})
 	var t TensorFlow
@@ -188,7 +227,7 @@ func (d *decoder) tensorflow(n ast.Node) TensorFlow {
 		d.problem(n, "tensorflow has no wheel", "write {wheel: PATH, sha256: HEX}")
 	}
 	if v, ok := f["sha256"]; ok {
-		t.SHA256 = d.match(v.value, "tensorflow.sha256", regexp.MustCompile(`^[0-9a-f]{64}$`), "write the 64 lower-case hex digits that sha256sum prints")
+		t.SHA256 = d.match(v.value, "tensorflow.sha256", hexPattern, "write the 64 lower-case hex digits that sha256sum prints")
 	} else if f != nil {
 		d.problem(n, "tensorflow has no sha256", "a wheel of one's own is named by path and sha256")
 	}

@@ -9,10 +9,17 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
+var (
+	packagePattern    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+	variablePattern   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	capabilityPattern = regexp.MustCompile(`^[0-9]{1,2}\.[0-9]$`)
+	separatorPattern  = regexp.MustCompile(`[-_.]+`)
+)
+
 func (d *decoder) packages(n ast.Node) map[string]string {
 	out := map[string]string{}
 	for key, f := range d.mapping(n, "packages", nil) {
-		if !regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`).MatchString(key) {
+		if !packagePattern.MatchString(key) {
 			d.problem(f.key, fmt.Sprintf("packages: %q is no package name", key), "")
 			continue
 		}
@@ -34,13 +41,13 @@ func (d *decoder) packages(n ast.Node) map[string]string {
 
 // NormalizeName returns a distribution name in its normalized form: lower case, single dashes.
 func NormalizeName(name string) string {
-	return strings.ToLower(regexp.MustCompile(`[-_.]+`).ReplaceAllString(name, "-"))
+	return strings.ToLower(separatorPattern.ReplaceAllString(name, "-"))
 }
 
 func (d *decoder) environment(n ast.Node) map[string]string {
 	out := map[string]string{}
 	for key, f := range d.mapping(n, "environment", nil) {
-		if !regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`).MatchString(key) {
+		if !variablePattern.MatchString(key) {
 			d.problem(f.key, fmt.Sprintf("environment: %q is no variable name", key), "")
 			continue
 		}
@@ -100,7 +107,7 @@ func (d *decoder) fleet(n ast.Node) []FleetMember {
 			m.GPU = d.text(g.value, "gpu")
 		}
 		if c, ok := f["compute_capability"]; ok {
-			m.ComputeCapability = d.match(c.value, "compute_capability", regexp.MustCompile(`^[0-9]{1,2}\.[0-9]$`), `write major.minor, for example "9.0"`)
+			m.ComputeCapability = d.match(c.value, "compute_capability", capabilityPattern, `write major.minor, for example "9.0"`)
 		}
 		if c, ok := f["class"]; ok {
 			m.Class = d.oneOf(c.value, "class", "datacenter", "geforce", "workstation", "embedded")

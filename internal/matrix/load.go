@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -14,6 +15,9 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 )
+
+// RecipeSchema is the version of the recipe file that this build reads.
+const RecipeSchema = 1
 
 const (
 	maxRecipeBytes = 1 << 20 // a recipe is written by hand
@@ -26,29 +30,98 @@ const (
 // bytes and files over 1 MiB are refused. file is used in errors and kept in the entries. The error is a
 // *LoadError with every problem found.
 func Load(file string, data []byte) (*Recipe, error) {
+	r, problems := Read(file, data)
+	if len(problems) > 0 {
+		return nil, &LoadError{Problems: problems}
+	}
+	return r, nil
+}
+
+// Read is Load for callers that want to judge also what could be read of a recipe with problems. The recipe is
+// nil when nothing could be read; an entry holds the zero value of a key that has a problem.
+func Read(file string, data []byte) (*Recipe, []*Problem) {
 	d := &decoder{file: file}
 	body := d.parse(data)
 	if body == nil {
-		return nil, d.err()
+		return nil, d.sorted()
 	}
-	r := &Recipe{File: file, Checksum: Checksum(data)}
-	top := d.mapping(body, "the recipe", append(entryKeys(), "include"))
-	include, multi := top["include"]
-	delete(top, "include")
+	r := &Recipe{File: file, Checksum: Checksum(data), Impossible: RefuseCells}
+	top := d.mapping(body, "the recipe", append(entryKeys(), topKeys()...))
+	own := map[string]field{}
+	for _, key := range topKeys() {
+		if f, ok := top[key]; ok {
+			own[key] = f
+			delete(top, key)
+		}
+	}
 	if n, ok := top["name"]; ok {
 		r.Name = d.name(n.value)
 	} else {
 		d.problem(body, "the recipe has no name", `add a line such as name: quickstart`)
 	}
-	if multi {
-		r.Entries = d.include(include.value, top)
+	d.defaults(own, top)
+	d.entries(r, own, top, body)
+	return r, d.sorted()
+}
+
+// defaults reads the keys of the whole recipe that are simple, and merges the defaults into the shared keys.
+func (d *decoder) defaults(own, top map[string]field) {
+	if v, ok := own["schema_version"]; ok {
+		if n, isInt := v.value.(*ast.IntegerNode); !isInt || n.GetToken().Value != strconv.Itoa(RecipeSchema) {
+			d.problem(v.value, "schema_version is not known", fmt.Sprintf("this build reads version %d", RecipeSchema))
+		}
+	}
+	v, ok := own["defaults"]
+	if !ok {
+		return
+	}
+	known := slices.DeleteFunc(entryKeys(), func(k string) bool { return k == "name" })
+	for key, f := range d.mapping(v.value, "defaults", known) {
+		if _, twice := top[key]; twice {
+			d.problem(f.key, fmt.Sprintf("%s is among the defaults and at the top", key), "keep one of them: both mean the same")
+			continue
+		}
+		top[key] = f
+	}
+}
+
+// entries makes the entries: cells of the product, then the items of include, or the one of a flat recipe.
+func (d *decoder) entries(r *Recipe, own, top map[string]field, body *ast.MappingNode) {
+	if v, ok := own["impossible"]; ok {
+		r.Impossible = d.oneOf(v.value, "impossible", RefuseCells, DropCells)
+	}
+	if v, ok := own["entry_name"]; ok {
+		r.entryName = d.entryName(v.value)
+	}
+	ax, product := own["axes"]
+	if product {
+		axes := d.axes(ax.value)
+		if v, ok := own["exclude"]; ok && axes != nil {
+			r.Excludes = d.excludes(v.value, axes)
+		}
+		for _, a := range axes {
+			if f, twice := top[a.key]; twice {
+				d.problem(f.key, fmt.Sprintf("%s is an axis and a default", a.key), "keep one of them")
+			}
+		}
+		if axes != nil {
+			d.product(r, top, axes, ax.value)
+		}
 	} else {
+		for _, key := range []string{"exclude", "entry_name", "impossible"} {
+			if f, ok := own[key]; ok {
+				d.problem(f.key, key+" has no meaning without axes", "add axes, or leave it out")
+			}
+		}
+	}
+	if v, ok := own["include"]; ok {
+		r.Entries = append(r.Entries, d.include(v.value, top)...)
+	} else if !product {
 		r.Entries = []Entry{d.entry(top, nil, body)}
 	}
-	if len(d.problems) > 0 {
-		return nil, d.err()
+	if product && len(r.Entries) == 0 && len(d.problems) == 0 {
+		d.problem(ax.value, "no cell is left", "exclude leaves out every cell of the product")
 	}
-	return r, nil
 }
 
 // Checksum returns "sha256:<hex>" of recipe bytes, with line ends and the byte order mark normalised.
@@ -76,7 +149,10 @@ type field struct {
 	value ast.Node
 }
 
-func (d *decoder) err() error {
+func (d *decoder) err() error { return &LoadError{Problems: d.sorted()} }
+
+// sorted returns the problems in file order, the first of them when there are many.
+func (d *decoder) sorted() []*Problem {
 	slices.SortStableFunc(d.problems, func(a, b *Problem) int {
 		if a.Line != b.Line {
 			return a.Line - b.Line
@@ -86,7 +162,7 @@ func (d *decoder) err() error {
 	if len(d.problems) > maxProblems {
 		d.problems = d.problems[:maxProblems]
 	}
-	return &LoadError{Problems: d.problems}
+	return d.problems
 }
 
 func (d *decoder) at(line, column int, message, remedy string) {

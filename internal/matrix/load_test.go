@@ -46,8 +46,8 @@ func TestLoadFull(t *testing.T) {
 	want := Entry{Name: "all", Base: "debian:12", Platform: "linux/amd64", Python: Python{"3.11", "base"}, TensorFlow: TensorFlow{Version: "2.19.1"},
 		CUDA: "12.5", CuDNN: "auto", Supplier: "wheels", Layout: "test/broken.yaml", Packages: map[string]string{"scikit-learn": "1.5.0"},
 		Environment: map[string]string{"A": "1", "EMPTY": ""}, User: "1000:1000", Compression: Compression{Algorithm: "gzip", Level: "passthrough"},
-		Fleet:   []FleetMember{{GPU: "H200", Driver: "580.159.04", Line: 17, Column: 6}, {ComputeCapability: "9.0", Class: "datacenter", Line: 18, Column: 6}},
-		Staging: "reg/staging", Publish: &Publish{"reg/tf", []string{"{tensorflow}-py{python}"}}, File: "r.yaml", Lines: e.Lines, Columns: e.Columns}
+		Fleet:  []FleetMember{{GPU: "H200", Driver: "580.159.04", Line: 17, Column: 6}, {ComputeCapability: "9.0", Class: "datacenter", Line: 18, Column: 6}},
+		Flavor: "runtime", Staging: "reg/staging", Publish: &Publish{"reg/tf", []string{"{tensorflow}-py{python}"}}, File: "r.yaml", Lines: e.Lines, Columns: e.Columns}
 	if d := cmp.Diff(want, e); d != "" {
 		t.Error(d)
 	}

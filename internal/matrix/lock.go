@@ -12,16 +12,19 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// LockSchema is the version of the lock file that this build reads and writes.
-const LockSchema = 1
+// LockSchema is the version of the lock file that this build writes; it reads version 1 too.
+const LockSchema = 2
 
 const maxLockBytes = 16 << 20
 
 // Lock is every target of a recipe with everything pinned. It holds no URL and no host.
 type Lock struct {
-	SchemaVersion int      `yaml:"schema_version"`
-	Recipe        string   `yaml:"recipe"`  // Checksum of the recipe it was made from
-	Targets       []Target `yaml:"targets"` // in recipe order
+	SchemaVersion int    `yaml:"schema_version"`
+	Recipe        string `yaml:"recipe"` // Checksum of the recipe it was made from
+	// Tools are the programs that made the lock, by name. Another version may resolve differently; what is locked
+	// it builds the same.
+	Tools   map[string]string `yaml:"tools,omitempty"`
+	Targets []Target          `yaml:"targets"` // in recipe order
 }
 
 // StaleLockError says that a lock does not belong to the recipe as it is now.
@@ -42,17 +45,19 @@ func LockPath(recipe string) string {
 	return recipe + ".lock.yaml"
 }
 
-// NewLock makes the lock of a recipe from its targets. Wheels are sorted by name. A base that is local has no
-// digest in a lock: that digest holds on one machine only.
-func NewLock(r *Recipe, targets []Target) *Lock {
-	l := &Lock{SchemaVersion: LockSchema, Recipe: r.Checksum}
+// NewLock makes the lock of a recipe from its targets, as made by tools. Wheels are sorted by name. A base that is local has no
+// digest in a lock, and is pinned as local: its digest holds on one machine only.
+func NewLock(r *Recipe, targets []Target, tools map[string]string) *Lock {
+	l := &Lock{SchemaVersion: LockSchema, Recipe: r.Checksum, Tools: tools}
 	for _, t := range targets {
 		t.Wheels = slices.Clone(t.Wheels)
 		slices.SortFunc(t.Wheels, func(a, b Wheel) int { return cmp.Compare(a.Name, b.Name) })
 		t.Requested = slices.Sorted(slices.Values(t.Requested))
 		if t.Base.Local {
-			t.Base.Local, t.Base.Digest = false, ""
+			t.Base.Digest, t.Base.Config = "", ""
 		}
+		t.Debs = slices.Clone(t.Debs)
+		slices.SortFunc(t.Debs, func(a, b Deb) int { return cmp.Compare(a.Name, b.Name) })
 		t.Lines = nil
 		l.Targets = append(l.Targets, t)
 	}
@@ -64,7 +69,7 @@ func (l *Lock) Marshal() ([]byte, error) {
 	if err := l.check(); err != nil {
 		return nil, fmt.Errorf("writing lock: %w", err)
 	}
-	body, err := yaml.MarshalWithOptions(l, yaml.IndentSequence(true))
+	body, err := yaml.MarshalWithOptions(l.file(), yaml.IndentSequence(true))
 	if err != nil {
 		return nil, fmt.Errorf("writing lock: %w", err)
 	}
@@ -84,8 +89,8 @@ func LoadLock(file string, data []byte) (*Lock, error) {
 	if !d.plausible(data) {
 		return nil, d.err()
 	}
-	l := &Lock{}
-	if err := yaml.UnmarshalWithOptions(data, l, yaml.Strict()); err != nil {
+	var f lockFile
+	if err := yaml.UnmarshalWithOptions(data, &f, yaml.Strict()); err != nil {
 		p := &Problem{File: file, Message: "reading lock: " + err.Error(), Remedy: "make it again with imgsmith lock"}
 		var y yaml.Error
 		if errors.As(err, &y) && y.GetToken() != nil && y.GetToken().Position != nil {
@@ -95,7 +100,11 @@ func LoadLock(file string, data []byte) (*Lock, error) {
 		}
 		return nil, p
 	}
-	if err := l.check(); err != nil {
+	l, err := f.lock()
+	if err == nil {
+		err = l.check()
+	}
+	if err != nil {
 		return nil, &Problem{File: file, Message: err.Error(), Remedy: "make it again with imgsmith lock"}
 	}
 	return l, nil
@@ -128,10 +137,10 @@ func (l *Lock) Target(entry string) (Target, bool) {
 }
 
 func (l *Lock) check() error {
-	if l.SchemaVersion != LockSchema {
-		return fmt.Errorf("schema version %d is not %d, which this build knows", l.SchemaVersion, LockSchema)
+	if l.SchemaVersion < 1 || l.SchemaVersion > LockSchema {
+		return fmt.Errorf("schema version %d is not 1 to %d, which this build knows", l.SchemaVersion, LockSchema)
 	}
-	if !regexp.MustCompile(`^sha256:[0-9a-f]{64}$`).MatchString(l.Recipe) {
+	if !digestPattern.MatchString(l.Recipe) {
 		return fmt.Errorf("recipe checksum %q is not valid", l.Recipe)
 	}
 	seen := map[string]bool{}
@@ -147,19 +156,43 @@ func (l *Lock) check() error {
 	return nil
 }
 
+var (
+	digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	wheelFile     = regexp.MustCompile(`^[A-Za-z0-9_.!+-]+\.whl$`)
+	debFile       = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9_.+~%-]+\.deb$`)
+	debVersion    = regexp.MustCompile(`^[A-Za-z0-9.+:~-]+$`)
+)
+
+func (t Target) checkDebs() error {
+	names := map[string]bool{}
+	for _, d := range t.Debs {
+		if !hexPattern.MatchString(d.SHA256) || !debFile.MatchString(d.File) || d.Size <= 0 || !debVersion.MatchString(d.Version) || !osPackagePattern.MatchString(d.Name) {
+			return fmt.Errorf("OS package %q is not complete", d.Name)
+		}
+		if names[d.Name] {
+			return fmt.Errorf("OS package %q is there twice", d.Name)
+		}
+		names[d.Name] = true
+	}
+	return nil
+}
+
 func (t Target) check() error {
-	digest := regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	if t.Base.Digest != "" && !digest.MatchString(t.Base.Digest) {
+	if t.Base.Digest != "" && !digestPattern.MatchString(t.Base.Digest) {
 		return fmt.Errorf("base digest %q is not valid", t.Base.Digest)
 	}
 	if len(t.Wheels) == 0 || t.TensorFlow == "" || t.Python.Version == "" || t.Epoch <= 0 {
 		return errors.New("it has no wheels, tensorflow, python or source_date_epoch")
 	}
-	hex := regexp.MustCompile(`^[0-9a-f]{64}$`)
-	file := regexp.MustCompile(`^[A-Za-z0-9_.!+-]+\.whl$`)
+	if t.Base.Config != "" && !digestPattern.MatchString(t.Base.Config) {
+		return fmt.Errorf("base config %q is not valid", t.Base.Config)
+	}
+	if err := t.checkDebs(); err != nil {
+		return err
+	}
 	names := map[string]bool{}
 	for _, w := range t.Wheels {
-		if !hex.MatchString(w.SHA256) || !file.MatchString(w.File) || w.Size <= 0 || w.Version == "" || w.Name != NormalizeName(w.Name) {
+		if !hexPattern.MatchString(w.SHA256) || !wheelFile.MatchString(w.File) || w.Size <= 0 || w.Version == "" || w.Name != NormalizeName(w.Name) {
 			return fmt.Errorf("wheel %q is not complete", w.Name)
 		}
 		if names[w.Name] {

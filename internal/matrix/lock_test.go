@@ -22,7 +22,7 @@ func sampleTarget() Target {
 
 func TestLockRoundTrip(t *testing.T) {
 	r := mustLoad(t, full)
-	l := NewLock(r, []Target{sampleTarget()})
+	l := NewLock(r, []Target{sampleTarget()}, nil)
 	first, err := l.Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -52,11 +52,11 @@ func TestLockRoundTrip(t *testing.T) {
 	}
 }
 
-// A digest of a base that exists on one machine only has no place in a lock.
+// A base that exists on one machine only is pinned as local, without its digest.
 func TestLockLocalBase(t *testing.T) {
 	target := sampleTarget()
 	target.Base.Local = true
-	raw, err := NewLock(mustLoad(t, full), []Target{target}).Marshal()
+	raw, err := NewLock(mustLoad(t, full), []Target{target}, nil).Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestLockLocalBase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := l.Targets[0].Base; got != (Base{Name: "debian:12", Glibc: "2.36"}) {
+	if got := l.Targets[0].Base; got != (Base{Name: "debian:12", Glibc: "2.36", Local: true}) {
 		t.Errorf("base is %+v", got)
 	}
 	if !target.Base.Local || target.Base.Digest == "" {
@@ -81,7 +81,7 @@ func TestLockMatches(t *testing.T) {
 		"entry too many": func(l *Lock, _ *Recipe) { l.Targets = append(l.Targets, Target{Entry: "more"}) },
 	} {
 		c := *r
-		l := NewLock(r, []Target{sampleTarget()})
+		l := NewLock(r, []Target{sampleTarget()}, nil)
 		change(l, &c)
 		var stale *StaleLockError
 		if err := l.Matches(&c); !errors.As(err, &stale) || !strings.Contains(err.Error(), "run imgsmith lock") {
@@ -91,12 +91,12 @@ func TestLockMatches(t *testing.T) {
 }
 
 func TestLockRefused(t *testing.T) {
-	good, err := NewLock(mustLoad(t, full), []Target{sampleTarget()}).Marshal()
+	good, err := NewLock(mustLoad(t, full), []Target{sampleTarget()}, nil).Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, m := range map[string]struct{ old, new string }{
-		"schema":          {"schema_version: 1", "schema_version: 2"},
+		"schema":          {"schema_version: 2", "schema_version: 3"},
 		"unknown key":     {"cuda:", "cuda_root:"},
 		"checksum":        {"recipe: sha256:", "recipe: md5:"},
 		"hash":            {"sha256: \"0123", "sha256: \"x123"},
@@ -111,6 +111,10 @@ func TestLockRefused(t *testing.T) {
 		"not YAML":        {"targets:", "targets: ["},
 		"wrong type":      {"size: 5", "size: five"},
 		"duplicate key":   {"cuda: \"12.5\"", "cuda: \"12.5\"\n    cuda: \"12.5\""},
+		"old version":     {"schema_version: 2", "schema_version: 1"},
+		"set away":        {"wheel_set: all", "wheel_set: other"},
+		"file away":       {"absl-py 2.5.1", "absl-py 2.5.2"},
+		"file unused":     {"wheels:\n", "wheels:\n  - {name: x, version: \"1\", file: x-1-py3-none-any.whl, sha256: " + strings.Repeat("a", 64) + ", size: 1}\n"},
 		"nested too deep": {"targets:", strings.Repeat("[", 1000) + "targets:"},
 	} {
 		bad := strings.Replace(string(good), m.old, m.new, 1)
@@ -139,7 +143,7 @@ func TestLockHashesStayText(t *testing.T) {
 	for _, hex := range []string{strings.Repeat("1", 64), strings.Repeat("0", 64), "1e" + strings.Repeat("5", 62), "0b" + strings.Repeat("1", 62), strings.Repeat("0", 62) + "e1"} {
 		target := sampleTarget()
 		target.Wheels[0].SHA256 = hex
-		raw, err := NewLock(mustLoad(t, full), []Target{target}).Marshal()
+		raw, err := NewLock(mustLoad(t, full), []Target{target}, nil).Marshal()
 		if err != nil {
 			t.Fatal(err)
 		}

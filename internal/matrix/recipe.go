@@ -4,8 +4,17 @@
 // versions to wheels is internal/resolve.
 package matrix
 
+import "fmt"
+
 // The values a recipe key may have.
 const (
+	SupplierAndCUDA = "and-cuda"    // NVIDIA's wheels where pip's extra puts them; can be judged, not built
+	FlavorRuntime   = "runtime"     // what a program needs
+	FlavorDevel     = "devel"       // with compilers and headers
+	FlavorJupyter   = "jupyter"     // with a notebook server and a kernel of the image's own interpreter
+	KerasLegacy     = "legacy"      // Keras 2 where the release brings Keras 3
+	RefuseCells     = "refuse"      // impossible: a cell that cannot work is an error
+	DropCells       = "drop"        // impossible: a cell that cannot work is left out, with its reason
 	Auto            = "auto"        // cuda, cudnn: the pair the release was tested with
 	SupplierWheels  = "wheels"      // NVIDIA's libraries from their wheels
 	SupplierApt     = "apt"         // NVIDIA's libraries from OS packages
@@ -18,10 +27,53 @@ const (
 
 // Recipe is a loaded recipe file.
 type Recipe struct {
-	File     string  // as given to Load, for errors and relative paths
-	Name     string  // the recipe's own name
-	Checksum string  // "sha256:<hex>" of the normalised bytes
-	Entries  []Entry // one for a flat recipe, else one per item of include, in order
+	File       string    // as given to Load, for errors and relative paths
+	Name       string    // the recipe's own name
+	Checksum   string    // "sha256:<hex>" of the normalised bytes
+	Axes       []Axis    // of a recipe with a product, in the order of the keys
+	Entries    []Entry   // the cells that were kept, then the items of include; one for a flat recipe
+	Dropped    []Dropped // cells that were left out, with the reason
+	Impossible string    // refuse | drop: what becomes of a cell that cannot work
+	Excludes   []Exclude
+	entryName  string // template for the names of cells
+}
+
+// Axis is one dimension of the product: a key of an entry and the values it takes.
+type Axis struct {
+	Key    string
+	Values []string // as text
+	Line   int
+}
+
+// Dropped is a cell that is not an entry.
+type Dropped struct {
+	Name   string            `json:"name"`
+	Cell   map[string]string `json:"cell,omitempty"`
+	Rule   string            `json:"rule"` // exclude, or the rule that refuses it
+	Reason string            `json:"reason"`
+	Source string            `json:"source,omitempty"`
+	Line   int               `json:"line"`
+}
+
+// Exclude leaves out the cells whose values all match.
+type Exclude struct {
+	Match        map[string][]string // axis to values, versions or ranges
+	Reason       string
+	Line, Column int
+	Used         int // cells that it left out
+}
+
+// Allow is an override: findings of a rule no longer refuse the entry. Reason is the user's own.
+type Allow struct {
+	Rule         string
+	Reason       string
+	Line, Column int
+}
+
+// Memory holds defaults of TensorFlow's GPU memory use; they become variables of the image.
+type Memory struct {
+	Growth    bool   // allocate as needed instead of all at once
+	Allocator string // default | cuda_malloc_async
 }
 
 // Entry is one combination of the matrix as the recipe states it, with defaults filled in. An empty string
@@ -45,9 +97,17 @@ type Entry struct {
 	Fleet       []FleetMember
 	Staging     string // repository, empty: the loopback store
 	Publish     *Publish
-	File        string         // recipe file
-	Lines       map[string]int // recipe line per key that the recipe states, 1-based
-	Columns     map[string]int // column per key
+	Flavor      string
+	Keras       string   // legacy, or empty
+	OSPackages  []string // more packages of the base's own package manager, NAME or NAME=VERSION
+	Labels      map[string]string
+	Memory      Memory
+	Thresholds  map[string]float64 // policy: limits of the judge by name
+	Allow       []Allow
+	Cell        map[string]string // value per axis, nil outside a product
+	File        string            // recipe file
+	Lines       map[string]int    // recipe line per key that the recipe states, 1-based
+	Columns     map[string]int    // column per key
 }
 
 // TensorFlow is a release, or a wheel of one's own.
@@ -110,4 +170,28 @@ func (e Entry) Incomplete() error {
 		return nil
 	}
 	return &IncompleteError{Entry: e.Name, File: e.File, Line: e.Line("name"), Keys: missing}
+}
+
+// UnsupportedError says that an entry can be judged but that this version cannot build it.
+type UnsupportedError struct {
+	Entry string
+	File  string
+	Line  int
+	What  string
+}
+
+// Error names entry, place and what to write instead.
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("%s:%d: entry %q can be linted but not built: %s is not available in this version; write supplier: wheels", e.File, e.Line, e.Entry, e.What)
+}
+
+// Buildable returns an IncompleteError or UnsupportedError when the entry can be linted but not built, else nil.
+func (e Entry) Buildable() error {
+	if err := e.Incomplete(); err != nil {
+		return err
+	}
+	if e.Supplier != SupplierWheels {
+		return &UnsupportedError{Entry: e.Name, File: e.File, Line: e.Line("supplier"), What: "supplier " + e.Supplier}
+	}
+	return nil
 }

@@ -24,10 +24,7 @@ func platform(c *check) {
 
 func supplier(c *check) {
 	switch c.e.Supplier {
-	case "", SupplierWheels:
-	case SupplierApt:
-		c.add("supplier", "supplier", Refuse, own("what it can build"), "supplier: wheels",
-			"supplier apt is experimental: not available in this version")
+	case "", SupplierWheels, SupplierApt, SupplierAndCUDA:
 	default:
 		c.add("supplier", "supplier", Refuse, own("what it can build"), "supplier: wheels", "supplier %q is not known", c.e.Supplier)
 	}
@@ -77,7 +74,7 @@ func release(c *check) {
 
 func pythonRange(c *check) {
 	py := c.e.Python.Version
-	if py == "" || !c.stated() || c.known != nil {
+	if py == "" || py == Auto || !c.stated() || c.known != nil {
 		return
 	}
 	if facts.Compare(py, c.tf.PythonMin) >= 0 && facts.Compare(py, c.tf.PythonMax) <= 0 {
@@ -119,7 +116,7 @@ func base(c *check) {
 			c.e.Base, o.Glibc, c.e.TensorFlow.Version, c.tf.MinGlibc)
 	}
 	py := c.e.Python.Version
-	if py == "" || c.e.Python.From != PythonOS || slices.Contains(o.Pythons, py) {
+	if py == "" || py == Auto || c.e.Python.From != PythonOS || slices.Contains(o.Pythons, py) {
 		return
 	}
 	var near []string
@@ -147,18 +144,20 @@ func packages(c *check) {
 		return
 	}
 	for _, p := range []struct{ name, spec string }{{"numpy", c.tf.NumPy}, {"protobuf", c.tf.Protobuf}} {
-		version, ok := c.e.Packages[p.name]
-		if !ok {
-			continue
+		if version, ok := c.e.Packages[p.name]; ok {
+			c.packageRange(p.name, version, p.spec, c.tf.Evidence)
 		}
-		v, err := pep440.Parse(version)
-		s, serr := pep440.NewSpecifiers(p.spec)
-		if err != nil || serr != nil || s.Check(v) {
-			continue
-		}
-		c.add("packages", "package-range", Refuse, c.tf.Evidence, "leave "+p.name+" out of packages: a version that fits is chosen",
-			"%s %s does not work with TensorFlow %s, which needs %s", p.name, version, c.e.TensorFlow.Version, p.spec)
 	}
+}
+
+func (c *check) packageRange(name, version, spec string, ev facts.Evidence) {
+	v, err := pep440.Parse(version)
+	s, serr := pep440.NewSpecifiers(spec)
+	if err != nil || serr != nil || s.Check(v) {
+		return
+	}
+	c.add("packages", "package-range", Refuse, ev, "leave "+name+" out of packages: a version that fits is chosen",
+		"%s %s does not work with TensorFlow %s, which needs %s", name, version, c.e.TensorFlow.Version, spec)
 }
 
 func environment(c *check) {

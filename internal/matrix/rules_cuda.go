@@ -22,6 +22,9 @@ func cudaMinor(c *check) {
 		return
 	}
 	near := fmt.Sprintf("cuda: %q", c.tf.CUDATested)
+	if c.image != nil && auto(c.e.CUDA) {
+		near = c.imageFor()
+	}
 	switch d := facts.Compare(facts.Minor(c.cuda), c.tf.CUDATested); {
 	case d < 0:
 		c.add("cuda", "cuda-minor", Refuse, c.tf.Evidence, near, "CUDA %s is older than %s, which TensorFlow %s was built with",
@@ -40,6 +43,9 @@ func cudnn(c *check) {
 		return
 	}
 	near := fmt.Sprintf("cudnn: %q", c.tf.CuDNNTested)
+	if c.image != nil && auto(c.e.CuDNN) {
+		near = c.imageFor()
+	}
 	if facts.Major(c.cudnn) != c.tf.CuDNNMajor {
 		c.add("cudnn", "cudnn-major", Refuse, c.facts.CuDNNABI(), near, "TensorFlow %s opens libcudnn.so.%d, cuDNN %s is another major",
 			c.e.TensorFlow.Version, c.tf.CuDNNMajor, c.cudnn)
@@ -68,7 +74,7 @@ func cudnnFault(c *check) {
 
 // wheelSet refuses a CUDA minor for which NVIDIA's wheels are not known: supplier wheels could not build it.
 func wheelSet(c *check) {
-	if c.e.Supplier != SupplierWheels || !c.judged(c.cuda) || facts.Major(c.cuda) != c.tf.CUDAMajor {
+	if c.e.Supplier != SupplierWheels || c.image != nil || !c.judged(c.cuda) || facts.Major(c.cuda) != c.tf.CUDAMajor {
 		return
 	}
 	if _, err := c.facts.CUDAWheels(c.cuda, c.cudnn); err == nil {

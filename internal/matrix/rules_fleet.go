@@ -27,6 +27,7 @@ func fleet(c *check) {
 			continue
 		}
 		m.driverFloor()
+		m.gate()
 		if m.ComputeCapability == "" {
 			continue
 		}
@@ -34,6 +35,7 @@ func fleet(c *check) {
 		if m.capability() {
 			m.code()
 		}
+		m.variantNeed()
 		m.cudnnCap()
 	}
 }
@@ -72,9 +74,62 @@ func (m *machine) driverFloor() {
 	}
 	f, err := m.facts.DriverFloor(facts.Major(m.cuda))
 	if err != nil || facts.Compare(m.Driver, f.Driver) >= 0 {
+		m.firstDriver()
+		return
+	}
+	// The images of NVIDIA carry the package of forward compatibility; ours do not.
+	if m.image != nil && m.Class != "" {
+		fc := m.facts.ForwardCompat(m.cuda, m.Driver, m.Class)
+		switch fc.Verdict {
+		case facts.Yes:
+			m.add("forward-compatibility", Warn, fc.Evidence, "", "driver %s is below %s, which CUDA %d needs: it runs by forward compatibility only (%s)", m.Driver, f.Driver, f.CUDAMajor, fc.Reason)
+			return
+		case facts.Unknown:
+			m.add("forward-compatibility", Unproved, fc.Evidence, fmt.Sprintf("driver: %q", f.Driver), "driver %s is below %s, which CUDA %d needs, and %s", m.Driver, f.Driver, f.CUDAMajor, fc.Reason)
+			return
+		}
+		m.refuseDriver("forward-compatibility", fc.Evidence, f.Driver, fmt.Sprintf("driver %s is below %s, which CUDA %d needs, and forward compatibility does not help: %s", m.Driver, f.Driver, f.CUDAMajor, fc.Reason))
 		return
 	}
 	m.refuseDriver("driver-floor", f.Evidence, f.Driver, fmt.Sprintf("driver %s is below %s, which CUDA %d needs", m.Driver, f.Driver, f.CUDAMajor))
+}
+
+// firstDriver refuses a driver that is older than the GPU. A branch alone counts from its first release on.
+func (m *machine) firstDriver() {
+	f, ok := m.facts.FirstDriver(m.GPU, m.ComputeCapability)
+	if !ok || facts.Compare(m.Driver, f.Driver) >= 0 {
+		return
+	}
+	if !f.Board && facts.Major(m.Driver) >= facts.Major(f.Driver) {
+		return // the branch that came with the toolkit knows the architecture, its first release perhaps too
+	}
+	m.refuseDriver("driver-floor", f.Evidence, f.Driver, fmt.Sprintf("driver %s is older than %s, the first that knows this GPU", m.Driver, f.Driver))
+}
+
+// gate evaluates the start condition of a base that has one.
+func (m *machine) gate() {
+	if m.image == nil || m.Driver == "" {
+		return
+	}
+	g := m.facts.StartGate(*m.image, m.Driver, m.Class)
+	if g.Verdict == facts.No {
+		near := "base: ubuntu:" + m.image.Ubuntu + " with supplier: wheels"
+		if g.Bypass != "" {
+			near += fmt.Sprintf(", or environment: {%s: \"1\"}", g.Bypass)
+		}
+		if m.e.Environment[g.Bypass] == "1" {
+			return
+		}
+		m.add("start-gate", RefuseStart, g.Evidence, near, "%s", g.Reason)
+	}
+}
+
+// variantNeed tells what a new architecture needs from CUDA and driver for cuDNN to have code for it.
+func (m *machine) variantNeed() {
+	n, ok := m.facts.CuDNNNeed(m.ComputeCapability)
+	if ok && facts.Compare(m.cuda, n.CUDA) < 0 {
+		m.add("cudnn-variant", Unproved, n.Evidence, fmt.Sprintf("cuda: %q", n.CUDA), "cuDNN has code for compute capability %s in its builds for CUDA %s and newer, this entry has %s", m.ComputeCapability, n.CUDA, m.cuda)
+	}
 }
 
 func (m *machine) refuseDriver(rule string, ev facts.Evidence, driver, message string) {

@@ -27,6 +27,9 @@ type Document struct {
 	HostError     string         `json:"host_error,omitempty"` // why there is no host inventory
 	Fake          bool           `json:"fake"`                 // a fake GPU took part: proves the pipeline, never an image
 	ExitCode      int            `json:"exit_code"`
+	Dropped       []Dropped      `json:"dropped,omitempty"` // cells of the matrix that are no entries
+	Plan          *Plan          `json:"plan,omitempty"`    // of the command plan
+	Changes       []string       `json:"changes,omitempty"` // of the lock, in lines
 	Entries       []Entry        `json:"entries"`
 }
 
@@ -88,6 +91,9 @@ type LintFinding struct {
 	Nearest  string `json:"nearest,omitempty"`
 	Source   string `json:"source,omitempty"`
 	Place    string `json:"place,omitempty"` // FILE:LINE:COLUMN
+	// Confidence is that of the source: verified | reported | unknown.
+	Confidence string `json:"confidence,omitempty"`
+	Allowed    string `json:"allowed,omitempty"` // the recipe's reason for overriding the rule
 }
 
 // Image is a built image.

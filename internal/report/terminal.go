@@ -17,6 +17,13 @@ func WriteTerminal(w io.Writer, d Document) error {
 	for _, e := range d.Entries {
 		p.entry(e)
 	}
+	for _, x := range d.Dropped {
+		p.line("%s: left out (%s, line %d): %s", x.Name, x.Rule, x.Line, x.Reason)
+	}
+	p.plan(d.Plan)
+	for _, c := range d.Changes {
+		p.line("  %s", c)
+	}
 	p.line("%s", summary(d))
 	return p.err
 }
@@ -39,6 +46,7 @@ func (p *printer) entry(e Entry) {
 		p.field("remedy", f.Remedy)
 		p.field("nearest", f.Nearest)
 		p.field("source", f.Source)
+		p.field("allowed", f.Allowed)
 	}
 	if e.Image != nil {
 		p.line("  image    %s (%d layers, %.0f MB)", e.Image.Reference, len(e.Image.Layers), float64(e.Image.Size)/1e6)

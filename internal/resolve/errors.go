@@ -52,6 +52,8 @@ type Error struct {
 	Remedy string
 	Detail string // of a tool or server, shortened, without credentials
 	Cause  error
+	// Conflict says in two lines who disagrees; Error then leaves the tool's own text to Detail.
+	Conflict *Conflict
 }
 
 // Error gives what was done, reason, remedy and detail.
@@ -60,6 +62,10 @@ func (e *Error) Error() string {
 	fmt.Fprintf(&b, "%s: %s", e.Doing, e.Reason)
 	if e.Remedy != "" {
 		b.WriteString("; " + e.Remedy)
+	}
+	if e.Conflict != nil {
+		b.WriteString("\n  " + e.Conflict.Asks + "\n  " + e.Conflict.Needs)
+		return b.String()
 	}
 	if e.Detail != "" {
 		b.WriteString("\n  " + strings.ReplaceAll(e.Detail, "\n", "\n  "))
@@ -99,7 +105,7 @@ type GoneError struct {
 
 // Error names the wheels and the remedy.
 func (e *GoneError) Error() string {
-	return fmt.Sprintf("entry %q: %s locked, but the index has no such file with that sha256: %s; make the lock again with imgsmith lock, or add the index that had them to the pip or uv settings",
+	return fmt.Sprintf("entry %q: %s locked, but the index has no such file with that sha256: %s; name the store that keeps them with --store, add the index that had them to the pip or uv settings, or make the lock again with imgsmith lock",
 		e.Entry, count(len(e.Wheels)), fileNames(e.Wheels))
 }
 

@@ -26,6 +26,7 @@ const DefaultEpoch = 1704067200
 // BaseInfo is what is known about the base image of an entry.
 type BaseInfo struct {
 	Digest        string   // of the platform's manifest
+	Config        string   // digest of the image config
 	Local         bool     // replaced by --base, or an oci-layout reference
 	ID, VersionID string   // of os-release
 	Glibc         string   // major.minor; empty: from the facts of ID and VersionID
@@ -57,10 +58,16 @@ type Resolver struct {
 // Target resolves an entry for its base. The URLs found on the way are returned beside the target, so that
 // Fetch needs no second run of uv.
 func (r *Resolver) Target(ctx context.Context, e matrix.Entry, base BaseInfo) (matrix.Target, URLs, []Warning, error) {
+	return r.TargetLike(ctx, e, base, nil)
+}
+
+// TargetLike is Target that keeps the versions of keep where the entry allows them: those of an older lock without
+// the packages that are to move.
+func (r *Resolver) TargetLike(ctx context.Context, e matrix.Entry, base BaseInfo, keep []matrix.Wheel) (matrix.Target, URLs, []Warning, error) {
 	fail := func(err error) (matrix.Target, URLs, []Warning, error) {
 		return matrix.Target{}, nil, nil, fmt.Errorf("%s:%d: entry %q: %w", e.File, e.Line("tensorflow"), e.Name, err)
 	}
-	if err := e.Incomplete(); err != nil {
+	if err := e.Buildable(); err != nil {
 		return matrix.Target{}, nil, nil, err
 	}
 	glibc, err := r.glibc(e, base)
@@ -73,6 +80,9 @@ func (r *Resolver) Target(ctx context.Context, e matrix.Entry, base BaseInfo) (m
 	plan, err := r.plan(e)
 	if err != nil {
 		return fail(err)
+	}
+	for _, w := range keep {
+		plan.prefer = append(plan.prefer, pin{w.Name, w.Version})
 	}
 	found, err := r.compile(ctx, plan, e.Python.Version, glibc)
 	if err != nil {
@@ -88,10 +98,10 @@ func (r *Resolver) Target(ctx context.Context, e matrix.Entry, base BaseInfo) (m
 	}
 	t := matrix.Target{
 		Entry: e.Name, Platform: e.Platform, Python: e.Python, Supplier: e.Supplier, Layout: e.Layout,
-		Base:        matrix.Base{Name: e.Base, Digest: base.Digest, Local: base.Local, Glibc: glibc},
+		Base:        matrix.Base{Name: e.Base, Digest: base.Digest, Config: base.Config, Local: base.Local, Glibc: glibc},
 		Wheels:      wheels,
 		Requested:   plan.requested,
-		Environment: maps.Clone(e.Environment), User: e.User, Bytecode: e.Bytecode, Constraints: e.Constraints,
+		Environment: e.Variables(), Flavor: e.Flavor, Labels: maps.Clone(e.Labels), Thresholds: maps.Clone(e.Thresholds), User: e.User, Bytecode: e.Bytecode, Constraints: e.Constraints,
 		Compression: e.Compression, Epoch: epoch, Lines: maps.Clone(e.Lines),
 	}
 	if t.Compression.Encoder = r.Encoders[t.Compression.Algorithm]; t.Compression.Encoder == "" {
@@ -103,6 +113,7 @@ func (r *Resolver) Target(ctx context.Context, e matrix.Entry, base BaseInfo) (m
 	if e.Python.From == matrix.PythonOS {
 		t.OSPackages = r.Facts.InterpreterPackages(e.Python.Version)
 	}
+	t.OSPackages = append(t.OSPackages, e.OSPackages...)
 	return t, urls, plan.warnings, nil
 }
 
@@ -123,6 +134,13 @@ func (r *Resolver) Locate(ctx context.Context, e matrix.Entry, t matrix.Target) 
 	var fault *Error
 	if r.Offline && errors.As(err, &fault) { // uv names the first package it lacks; the user needs all of them
 		return nil, fmt.Errorf("entry %q: %w", t.Entry, &MissingError{Wheels: t.Wheels})
+	}
+	if errors.As(err, &fault) && fault.Class == Unsatisfiable { // an exact version that the index no longer lists
+		names := missingIn(fault.Detail)
+		gone := slices.DeleteFunc(slices.Clone(t.Wheels), func(w matrix.Wheel) bool { return !slices.Contains(names, w.Name) })
+		if len(gone) > 0 {
+			return nil, &GoneError{Entry: t.Entry, Wheels: gone}
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("entry %q: finding locked wheels: %w", t.Entry, err)
@@ -161,8 +179,12 @@ type plan struct {
 	requested    []string
 	noDeps       bool
 	cuda, cudnn  string // major.minor asked for
+	prefer       []pin
 	warnings     []Warning
 }
+
+// pin is a version that is kept where it can be.
+type pin struct{ name, version string }
 
 // plan writes requirements and constraints of an entry. The constraints hold the NVIDIA wheels of the CUDA and
 // cuDNN pair, so that an extra with ranges gives the same files as one with exact versions.
@@ -181,6 +203,10 @@ func (r *Resolver) plan(e matrix.Entry) (*plan, error) {
 	if err == nil && tf.Inferred {
 		p.warnings = append(p.warnings, Warning{e.Name, fmt.Sprintf("TensorFlow %s is not in the facts: those of %s are used", tf.Release, tf.Minor), ""})
 	}
+	if tf.Extra.Style == "range" && auto(e.CUDA) && auto(e.CuDNN) {
+		p.warnings = append(p.warnings, Warning{e.Name, fmt.Sprintf("the CUDA extra of TensorFlow %s is an open range: taken is the tested set at its floor, CUDA %s with cuDNN %s", tf.Release, p.cuda, p.cudnn),
+			"write cuda and cudnn to choose others"})
+	}
 	pins, err := r.nvidia(p, tf)
 	if err != nil {
 		return nil, err
@@ -193,6 +219,12 @@ func (r *Resolver) plan(e matrix.Entry) (*plan, error) {
 		p.requirements = append(p.requirements, name+"=="+e.Packages[name])
 		p.requested = append(p.requested, name)
 	}
+	for _, name := range flavorPackages(e.Flavor) {
+		if _, pinned := e.Packages[name]; !pinned {
+			p.requirements = append(p.requirements, name)
+			p.requested = append(p.requested, name)
+		}
+	}
 	for name, spec := range map[string]string{"numpy": tf.NumPy, "protobuf": tf.Protobuf} {
 		if _, pinned := e.Packages[name]; !pinned && spec != "" {
 			p.constraints = append(p.constraints, name+spec)
@@ -201,6 +233,14 @@ func (r *Resolver) plan(e matrix.Entry) (*plan, error) {
 	slices.Sort(p.constraints)
 	p.requested = slices.Compact(slices.Sorted(slices.Values(p.requested)))
 	return p, nil
+}
+
+// flavorPackages are the distributions that a flavor adds.
+func flavorPackages(flavor string) []string {
+	if flavor == matrix.FlavorJupyter {
+		return []string{"ipykernel", "jupyterlab"}
+	}
+	return nil
 }
 
 // nvidia returns NVIDIA's wheels of the pair as requirement lines, with the NCCL that the release names.

@@ -61,7 +61,7 @@ func TestTarget(t *testing.T) {
 		Python: matrix.Python{Version: "3.11", From: "os"}, TensorFlow: "2.19.1", CUDA: "12.5", CuDNN: "9.3.0.75", Supplier: "wheels", Layout: "wheels",
 		Requested: []string{"absl-py", "pip", "tensorflow"}, Environment: map[string]string{"A": "1"}, Bytecode: true, Constraints: true,
 		Compression: matrix.Compression{Algorithm: "zstd", Level: "default", Encoder: "test-zstd/1"}, Epoch: DefaultEpoch,
-		OSPackages: r.Facts.InterpreterPackages("3.11"), Wheels: target.Wheels, Lines: e.Lines}
+		Flavor: "runtime", OSPackages: r.Facts.InterpreterPackages("3.11"), Wheels: target.Wheels, Lines: e.Lines}
 	if d := cmp.Diff(want, target); d != "" {
 		t.Error(d)
 	}

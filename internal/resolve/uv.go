@@ -41,6 +41,11 @@ func (r *Resolver) compile(ctx context.Context, p *plan, python, glibc string) (
 	if err := writeLines(dir, "requirements.in", p.requirements); err != nil {
 		return nil, err
 	}
+	if len(p.prefer) > 0 {
+		if err := writeLines(dir, "pylock.toml", preferences(p.prefer)); err != nil {
+			return nil, err
+		}
+	}
 	if len(p.constraints) > 0 {
 		if err := writeLines(dir, "constraints.txt", p.constraints); err != nil {
 			return nil, err
@@ -105,6 +110,32 @@ func (r *Resolver) startUV(ctx context.Context, dir string, args, env []string) 
 	return stderr.String(), err
 }
 
+// preferences writes pins in the form of uv's own output: what it finds there it keeps where the requirements
+// allow it.
+func preferences(pins []pin) []string {
+	out := []string{`lock-version = "1.0"`, `created-by = "imgsmith"`}
+	for _, p := range pins {
+		out = append(out, "", "[[packages]]", fmt.Sprintf("name = %q", p.name), fmt.Sprintf("version = %q", p.version))
+	}
+	return out
+}
+
+// Version returns the version of uv.
+func (r *Resolver) Version(ctx context.Context) (string, error) {
+	if r.UV == "" {
+		return "", &MissingUVError{}
+	}
+	out, err := exec.CommandContext(ctx, r.UV, "--version").Output()
+	if err != nil {
+		return "", &MissingUVError{Path: r.UV, Cause: err}
+	}
+	f := strings.Fields(string(out))
+	if len(f) < 2 {
+		return "", fmt.Errorf("reading uv's version: %q", out)
+	}
+	return f[1], nil
+}
+
 func writeLines(dir, name string, lines []string) error {
 	err := os.WriteFile(filepath.Join(dir, name), []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 	if err != nil {
@@ -161,6 +192,9 @@ func uvError(stderr string, cause error) error {
 	case has("requirements are unsatisfiable", "no solution found"):
 		e.Class, e.Reason = Unsatisfiable, "no set of packages satisfies this entry"
 		e.Remedy = "change the versions that uv names"
+		if e.Conflict = conflictIn(redact(stderr)); e.Conflict != nil {
+			e.Remedy = "change one of the two, or leave " + e.Conflict.Package + " out of packages; --verbose shows uv's own words"
+		}
 		if has("was not found in the package registry", "was not found in the provided package locations") {
 			e.Reason = "a package is in none of the indexes"
 			e.Remedy = "check its name, and the index and find-links settings of pip or uv"

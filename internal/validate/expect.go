@@ -31,6 +31,29 @@ func DefaultThresholds() (Thresholds, error) {
 	return t, nil
 }
 
+// With returns the limits with those of a recipe by name in place. A recipe may tighten a limit; a looser one, or a
+// name that is not known, is an error: what is proved must mean the same for every recipe.
+func (t Thresholds) With(own map[string]float64) (Thresholds, error) {
+	for name, v := range own {
+		var have float64
+		upper := false
+		switch name {
+		case "memory_ratio_min":
+			have, t.MemoryRatioMin = t.MemoryRatioMin, v
+		case "memory_ratio_max":
+			have, t.MemoryRatioMax, upper = t.MemoryRatioMax, v, true
+		case "memory_used_min":
+			have, t.MemoryUsedMin = float64(t.MemoryUsedMin), uint64(v)
+		default:
+			return t, fmt.Errorf("policy.thresholds: %s is no limit that a recipe sets", name)
+		}
+		if v < have != upper && v != have {
+			return t, fmt.Errorf("policy.thresholds: %s: %g is looser than %g; a recipe can only tighten it", name, v, have)
+		}
+	}
+	return t, nil
+}
+
 // Expect is the prediction that observations are compared with: what the entry's facts say must be seen.
 type Expect struct {
 	Entry                string     `json:"entry"`

@@ -16,3 +16,23 @@ func TestVersions(t *testing.T) {
 		t.Error("version numbers are read wrong")
 	}
 }
+
+// TestThresholdsWith: a recipe tightens limits and never loosens them.
+func TestThresholdsWith(t *testing.T) {
+	th, err := DefaultThresholds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := th.With(map[string]float64{"memory_ratio_min": 0.99, "memory_ratio_max": 1.01, "memory_used_min": 1 << 30})
+	if err != nil || got.MemoryRatioMin != 0.99 || got.MemoryRatioMax != 1.01 || got.MemoryUsedMin != 1<<30 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if same, err := th.With(map[string]float64{"memory_ratio_max": th.MemoryRatioMax}); err != nil || same.MemoryRatioMax != th.MemoryRatioMax {
+		t.Errorf("got %+v, %v", same, err)
+	}
+	for _, loose := range []map[string]float64{{"memory_ratio_min": 0.1}, {"memory_ratio_max": 2}, {"memory_used_min": 0}, {"nope": 1}} {
+		if _, err := th.With(loose); err == nil {
+			t.Errorf("%v is accepted", loose)
+		}
+	}
+}

@@ -56,6 +56,11 @@ func (w *Wheel) readMetadata() error {
 	}
 	w.Meta.RequiresDist = f["requires-dist"]
 	w.Meta.RequiresPython = first(f["requires-python"])
+	for _, c := range f["classifier"] {
+		if v, ok := strings.CutPrefix(c, "Programming Language :: Python :: "); ok && strings.Contains(v, ".") {
+			w.Meta.Pythons = append(w.Meta.Pythons, v)
+		}
+	}
 	w.Meta.LicenseFiles = f["license-file"]
 	if w.Meta.License = first(f["license-expression"]); w.Meta.License == "" {
 		w.Meta.License = first(f["license"])

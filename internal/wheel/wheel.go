@@ -37,6 +37,7 @@ type Wheel struct {
 type Metadata struct {
 	RequiresDist   []string // raw requirement lines
 	RequiresPython string
+	Pythons        []string // major.minor of the classifiers that name a Python version, in file order
 	License        string   // License-Expression, else License
 	LicenseFiles   []string // License-File lines
 	Tags           []string // from WHEEL

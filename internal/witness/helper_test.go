@@ -123,7 +123,7 @@ func variant(t *testing.T, algorithm string) (file string, target matrix.Target)
 	target = lock.Targets[0]
 	target.Compression = r.Entries[0].Compression
 	target.Compression.Encoder = component.DefaultEncoder(algorithm)
-	out, err := matrix.NewLock(r, []matrix.Target{target}).Marshal()
+	out, err := matrix.NewLock(r, []matrix.Target{target}, nil).Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
