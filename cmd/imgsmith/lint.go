@@ -144,7 +144,7 @@ func lintEntry(name string, findings []matrix.Finding) report.Entry {
 			place = fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column)
 		}
 		re.Lint = append(re.Lint, report.LintFinding{Rule: f.Rule, Severity: string(f.Severity), Message: f.Message, Remedy: f.Remedy,
-			Nearest: f.Nearest, Source: f.Source, Confidence: f.Confidence, Allowed: f.Allowed, Place: place})
+			Nearest: f.Nearest, Source: f.Source, Confidence: f.Confidence, Allowed: f.Allowed, Place: place, Excerpt: f.Excerpt})
 	}
 	if matrix.Refused(findings) {
 		re.Result = report.ResultRefused

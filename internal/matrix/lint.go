@@ -34,6 +34,7 @@ type Finding struct {
 	Allowed    string   `json:"allowed,omitempty"` // the recipe's reason for overriding the rule
 	Line       int      `json:"line"`
 	Column     int      `json:"column"`
+	Excerpt    string   `json:"excerpt,omitempty"` // the line with a mark below the column, for faults of the file
 }
 
 // String is one line for a terminal: place, severity, rule, message, nearest entry and source.
@@ -287,7 +288,7 @@ func Findings(r *Recipe, problems []*Problem, table *facts.Table, layouts []stri
 	var out []Finding
 	for _, p := range problems {
 		f := Finding{Entry: "recipe", Rule: known.ID, Severity: Refuse, Message: p.Message, Remedy: p.Remedy, Source: own("the schema of recipes").Source,
-			File: p.File, Line: p.Line, Column: p.Column}
+			File: p.File, Line: p.Line, Column: p.Column, Excerpt: p.Excerpt}
 		if f.Remedy == "" {
 			f.Remedy = known.Remedy
 		}

@@ -94,6 +94,7 @@ type LintFinding struct {
 	// Confidence is that of the source: verified | reported | unknown.
 	Confidence string `json:"confidence,omitempty"`
 	Allowed    string `json:"allowed,omitempty"` // the recipe's reason for overriding the rule
+	Excerpt    string `json:"excerpt,omitempty"` // the line with a mark below the column
 }
 
 // Image is a built image.

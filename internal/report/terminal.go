@@ -43,6 +43,9 @@ func (p *printer) entry(e Entry) {
 	p.line("%s: %s", e.Name, words(e))
 	for _, f := range e.Lint {
 		p.line("  %s [%s] %s: %s", f.Place, f.Severity, f.Rule, f.Message)
+		if f.Excerpt != "" {
+			p.line("%s", f.Excerpt)
+		}
 		p.field("remedy", f.Remedy)
 		p.field("nearest", f.Nearest)
 		p.field("source", f.Source)
