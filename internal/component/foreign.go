@@ -44,6 +44,28 @@ func (s *Store) LayerTable(ctx context.Context, digest, mediaType string) (rootf
 	return table, s.keepTable(kept, table)
 }
 
+// KnownTable returns what is inside a layer when this store has its table, by the digest of the compressed blob;
+// it reads no layer and writes nothing.
+func (s *Store) KnownTable(digest string) (rootfs.Layer, bool) {
+	recs, err := s.Records()
+	if err != nil || !hexDigest.MatchString(digest) {
+		return nil, false
+	}
+	for _, r := range recs {
+		if r.Digest == digest {
+			table, err := s.Table(r)
+			return table, err == nil
+		}
+	}
+	f, err := os.Open(s.path("tables", "layer-"+strings.TrimPrefix(digest, "sha256:")+".json.zst"))
+	if err != nil {
+		return nil, false
+	}
+	defer f.Close()
+	table, err := readTable(f)
+	return table, err == nil
+}
+
 func (s *Store) readLayer(ctx context.Context, digest, mediaType string) (rootfs.Layer, error) {
 	f, err := s.OpenBlob(digest)
 	if err != nil {
