@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -48,7 +49,7 @@ What was not proved is never published; a skip is not a pass.
 	f.BoolVar(&a.flags.json, "json", false, "write the versioned document to standard output instead of the summary")
 	f.StringVar(&a.flags.store, "store", a.defaultStore(), "directory of finished layers and staged images")
 	f.StringVar(&a.flags.engineDir, "engine-dir", a.env("IMGSMITH_ENGINE_DIR"), "directory with buildkitd, runc, uv and imgsmith-nvml")
-	cmd.AddCommand(a.lint(), a.lock(), a.build(), a.verify())
+	cmd.AddCommand(a.lint(), a.lock(), a.build(), a.check(), a.verify())
 	return cmd
 }
 
@@ -75,6 +76,13 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 // write prints the document and sets the exit code it stands for.
 func (a *app) write(d report.Document) error {
+	if a.flags.json {
+		return a.writeWith(d, report.WriteJSON)
+	}
+	return a.writeWith(d, report.WriteTerminal)
+}
+
+func (a *app) writeWith(d report.Document, write func(io.Writer, report.Document) error) error {
 	codes := []int{}
 	for _, e := range d.Entries {
 		codes = append(codes, codeOfResult(e.Result))
@@ -85,10 +93,7 @@ func (a *app) write(d report.Document) error {
 	}
 	d.SchemaVersion, d.Tool, d.ExitCode = report.SchemaVersion, "imgsmith "+version, combine(codes...)
 	a.code = d.ExitCode
-	if a.flags.json {
-		return report.WriteJSON(a.stdout, d)
-	}
-	return report.WriteTerminal(a.stdout, d)
+	return write(a.stdout, d)
 }
 
 // note tells the person at the terminal what goes on; never part of the answer.

@@ -44,26 +44,33 @@ func (s *Store) LayerTable(ctx context.Context, digest, mediaType string) (rootf
 	return table, s.keepTable(kept, table)
 }
 
-// KnownTable returns what is inside a layer when this store has its table, by the digest of the compressed blob;
-// it reads no layer and writes nothing.
-func (s *Store) KnownTable(digest string) (rootfs.Layer, bool) {
+// KnownTables returns a look-up of what is inside a layer, by the digest of the compressed blob, among the layers
+// whose tables this store has now; it reads no layer and writes nothing.
+func (s *Store) KnownTables() (func(digest string) (rootfs.Layer, bool), error) {
 	recs, err := s.Records()
-	if err != nil || !hexDigest.MatchString(digest) {
-		return nil, false
+	if err != nil {
+		return nil, err
 	}
+	byDigest := make(map[string]Record, len(recs))
 	for _, r := range recs {
-		if r.Digest == digest {
+		byDigest[r.Digest] = r
+	}
+	return func(digest string) (rootfs.Layer, bool) {
+		if r, ok := byDigest[digest]; ok {
 			table, err := s.Table(r)
 			return table, err == nil
 		}
-	}
-	f, err := os.Open(s.path("tables", "layer-"+strings.TrimPrefix(digest, "sha256:")+".json.zst"))
-	if err != nil {
-		return nil, false
-	}
-	defer f.Close()
-	table, err := readTable(f)
-	return table, err == nil
+		if !hexDigest.MatchString(digest) {
+			return nil, false
+		}
+		f, err := os.Open(s.path("tables", "layer-"+strings.TrimPrefix(digest, "sha256:")+".json.zst"))
+		if err != nil {
+			return nil, false
+		}
+		defer f.Close()
+		table, err := readTable(f)
+		return table, err == nil
+	}, nil
 }
 
 func (s *Store) readLayer(ctx context.Context, digest, mediaType string) (rootfs.Layer, error) {

@@ -43,10 +43,10 @@ type Options struct {
 	NoDigests bool             // leaves Node.Digest empty, for callers that need names and headers only
 	Head      func(n Node) int // how many bytes of a file's beginning go into Node.Head
 	GPUCode   bool             // fills Node.GPU, which looks at every byte of every ELF file
-	// Window reads ELF files of any size without holding or spooling them: only the first part and the parts that
-	// the loader writes to are kept while the file passes. A file that has its names elsewhere is an error that
-	// wraps ErrWindow; read the layer again without Window then.
-	Window bool
+	// Window, when not nil, reads ELF files of any size without spooling them: only the first part and the parts that
+	// the loader writes to are kept while the file passes, in this memory, which one reader uses at a time. A file
+	// that has its names elsewhere is an error that wraps ErrWindow; read the layer again without Window then.
+	Window *Window
 }
 
 // ErrWindow tells that an ELF file cannot be read in passing.
@@ -170,7 +170,6 @@ type layerReader struct {
 	total, kept int64
 	sum         hash.Hash
 	buf         *bufio.Reader
-	window      []byte
 }
 
 func (l *layerReader) content(n *Node, r io.Reader) error {
@@ -221,7 +220,7 @@ func (l *layerReader) elf(n *Node) error {
 		src = io.TeeReader(l.buf, &gpu)
 	}
 	var err error
-	if l.opt.Window {
+	if l.opt.Window != nil {
 		err = l.passing(n, src)
 	} else {
 		err = l.facts(n, src)

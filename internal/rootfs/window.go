@@ -8,21 +8,44 @@ import (
 	"imgsmith/internal/elf"
 )
 
+// Window is memory for the beginning of one file, reused from file to file. The zero value is ready.
+type Window struct{ chunks [][]byte }
+
+// chunkSize is how much memory a Window takes at a time, in bytes.
+const chunkSize = 4 << 20
+
+// fill reads up to windowHead bytes and returns how many there were.
+func (w *Window) fill(r io.Reader, size int64) (int64, error) {
+	var n int64
+	for want := min(size, windowHead); n < want; {
+		i := int(n / chunkSize)
+		if i == len(w.chunks) {
+			w.chunks = append(w.chunks, make([]byte, chunkSize))
+		}
+		k, err := io.ReadFull(r, w.chunks[i][:min(want-n, chunkSize)])
+		n += int64(k)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return n, nil // cut short: the facts will say so
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
 // passing reads the facts of an ELF file from the parts that are kept while it passes.
 func (l *layerReader) passing(n *Node, src io.Reader) error {
-	if l.window == nil {
-		l.window = make([]byte, windowHead) // pages are used only as far as files fill them
+	at, err := l.opt.Window.fill(src, n.Size)
+	if err != nil {
+		return err
 	}
-	head := l.window[:min(n.Size, windowHead)]
-	if k, err := io.ReadFull(src, head); err != nil {
-		if !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-			return err
-		}
-		head = head[:k]
+	w := window{chunks: l.opt.Window.chunks, head: at, size: n.Size}
+	var first []byte
+	if at > 0 {
+		first = w.chunks[0][:min(at, chunkSize)]
 	}
-	w := window{head: head, size: n.Size}
-	at := int64(len(head))
-	for _, p := range elf.Parts(head, n.Size) {
+	for _, p := range elf.Parts(first, n.Size) {
 		if p.End <= at || p.End-max(p.Start, at) > maxPart {
 			continue
 		}
@@ -45,9 +68,10 @@ const maxPart = 16 << 20
 
 // window is an ELF file of which some parts are there.
 type window struct {
-	head  []byte
-	parts []part
-	size  int64
+	chunks [][]byte
+	head   int64 // bytes in chunks
+	parts  []part
+	size   int64
 }
 
 type part struct {
@@ -72,8 +96,9 @@ func (w *window) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (w *window) at(off int64, p []byte) int {
-	if off < int64(len(w.head)) {
-		return copy(p, w.head[off:])
+	if off < w.head {
+		i := off / chunkSize
+		return copy(p, w.chunks[i][off%chunkSize:min(w.head-i*chunkSize, chunkSize)])
 	}
 	for _, k := range w.parts {
 		if off >= k.start && off < k.start+int64(len(k.data)) {

@@ -60,6 +60,7 @@ type budget struct {
 	opt   Options
 	bytes int64
 	nodes int
+	mem   rootfs.Window
 }
 
 func newBudget(opt Options) *budget {
@@ -75,9 +76,13 @@ func newBudget(opt Options) *budget {
 
 // layer reads one uncompressed layer. window chooses the way that holds no library in memory.
 func (b *budget) layer(ctx context.Context, r io.Reader, window bool) (rootfs.Layer, int64, error) {
-	nodes, err := rootfs.ReadLayer(ctx, r, rootfs.Options{Keep: b.opt.Keep, MaxKeep: 16 << 20, MaxKept: 96 << 20,
+	opt := rootfs.Options{Keep: b.opt.Keep, MaxKeep: 16 << 20, MaxKept: 96 << 20,
 		MaxBytes: max(b.bytes, 1), MaxNodes: max(b.nodes, 1), MaxMemory: 8 << 20, NoDigests: !b.opt.Deep, GPUCode: b.opt.Deep,
-		Window: window, Spool: spool, Head: head})
+		Spool: spool, Head: head}
+	if window {
+		opt.Window = &b.mem
+	}
+	nodes, err := rootfs.ReadLayer(ctx, r, opt)
 	if err != nil {
 		return nil, 0, err
 	}
