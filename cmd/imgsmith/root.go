@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -66,7 +67,7 @@ What was not proved is never published; a skip is not a pass.
 	f.StringVar(&a.flags.engineDir, "engine-dir", a.env("IMGSMITH_ENGINE_DIR"), "directory with buildkitd, runc, uv and imgsmith-nvml")
 	f.StringVar(&a.flags.facts, "facts", "", "directory with facts to lay over the built-in ones (see imgsmith facts derive)")
 	cmd.AddCommand(a.factsCommand(), a.explain())
-	cmd.AddCommand(a.lint(), a.plan(), a.lock(), a.build(), a.verify())
+	cmd.AddCommand(a.lint(), a.plan(), a.lock(), a.build(), a.check(), a.verify())
 	return cmd
 }
 
@@ -93,11 +94,15 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 // write prints the document and sets the exit code it stands for.
 func (a *app) write(d report.Document) error {
-	a.decide(&d)
 	if a.flags.json {
-		return report.WriteJSON(a.stdout, d)
+		return a.writeWith(d, report.WriteJSON)
 	}
-	return report.WriteTerminal(a.stdout, d)
+	return a.writeWith(d, report.WriteTerminal)
+}
+
+func (a *app) writeWith(d report.Document, write func(io.Writer, report.Document) error) error {
+	a.decide(&d)
+	return write(a.stdout, d)
 }
 
 // decide gives a document its exit code.

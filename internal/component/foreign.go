@@ -46,6 +46,27 @@ func (s *Store) LayerTable(ctx context.Context, digest, diffID, mediaType string
 	return table, s.keepForeign(digest, got, before, table)
 }
 
+// KnownTables returns a look-up of what is inside a layer, by the digest of the compressed blob, among the layers
+// whose tables this store has now; it reads no layer and writes nothing.
+func (s *Store) KnownTables(ctx context.Context) (func(digest string) (rootfs.Layer, bool), error) {
+	recs, err := s.Records(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byDigest := make(map[string]Record, len(recs))
+	for _, r := range recs {
+		byDigest[r.Digest] = r
+	}
+	return func(digest string) (rootfs.Layer, bool) {
+		if r, ok := byDigest[digest]; ok {
+			table, err := s.Table(r)
+			return table, err == nil
+		}
+		table, _, ok := s.foreignTable(digest)
+		return table, ok
+	}, nil
+}
+
 func sameDiffID(digest, got, want string) error {
 	if got != want {
 		return fmt.Errorf("layer %s unpacks to diffID %s where the image's config has %s: no runtime can unpack this image; use another one", digest, got, want)

@@ -13,6 +13,7 @@ type table struct {
 	strtab, strsz           uint64
 	verneed, verneedCount   uint64
 	verdef, verdefCount     uint64
+	symtab, hash, gnuHash   uint64
 	hasStrtab, hasVn, hasVd bool
 }
 
@@ -48,6 +49,7 @@ func (f *file) dynamic() error {
 	if err := f.versionDefs(t, name); err != nil {
 		return fmt.Errorf("reading defined versions: %w", err)
 	}
+	f.version(t)
 	return nil
 }
 
@@ -89,6 +91,12 @@ func (t *table) set(tag stdelf.DynTag, val uint64) {
 		t.strtab, t.hasStrtab = val, true
 	case stdelf.DT_STRSZ:
 		t.strsz = val
+	case stdelf.DT_SYMTAB:
+		t.symtab = val
+	case stdelf.DT_HASH:
+		t.hash = val
+	case stdelf.DT_GNU_HASH:
+		t.gnuHash = val
 	case stdelf.DT_VERNEED:
 		t.verneed, t.hasVn = val, true
 	case stdelf.DT_VERNEEDNUM:

@@ -16,6 +16,8 @@ type Facts struct {
 	VersionDefs  []string      `json:"version_defs,omitempty"`  // .gnu.version_d
 	Dynamic      bool          `json:"dynamic"`                 // has a dynamic section
 	OSABINote    string        `json:"os_abi_note,omitempty"`   // NT_GNU_ABI_TAG as "linux 3.2.0"; ldconfig stores it
+	Version      string        `json:"version,omitempty"`       // of a library of NVIDIA's, read from its own code
+	VersionFrom  string        `json:"version_from,omitempty"`  // where Version was read
 }
 
 // VersionNeed lists the symbol versions that one needed library must define.

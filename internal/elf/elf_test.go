@@ -259,7 +259,11 @@ func FuzzRead(f *testing.F) {
 	f.Add(good)
 	f.Add(good[:100])
 	f.Add([]byte("\x7fELF"))
+	known := full()
+	known.Soname = "libcudnn_graph.so.9"
+	f.Add(stubOf(f, known))
 	f.Fuzz(func(t *testing.T, b []byte) {
+		Parts(b, int64(len(b)))
 		_, err := read(b)
 		if err != nil && !errors.Is(err, ErrNotELF) && !errors.Is(err, ErrTruncated) && !errors.Is(err, ErrMalformed) {
 			t.Errorf("untyped error %v", err)

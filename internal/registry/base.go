@@ -53,13 +53,8 @@ func importBase(ctx context.Context, ref, platform, dir string) (BaseImage, erro
 	if err != nil {
 		return BaseImage{}, err
 	}
-	var src source
-	layout, local := strings.CutPrefix(ref, layoutPrefix)
-	if local {
-		src, err = openLayout(layout, platform)
-	} else {
-		src, err = openRemote(ref)
-	}
+	local := strings.HasPrefix(ref, layoutPrefix)
+	src, err := sourceOf(ref, platform)
 	if err != nil {
 		return BaseImage{}, err
 	}
@@ -84,6 +79,14 @@ func importBase(ctx context.Context, ref, platform, dir string) (BaseImage, erro
 	}
 	return BaseImage{Name: ref, Local: local, ManifestDigest: d.Digest, MediaType: m.mediaType(),
 		ConfigDigest: m.Config.Digest, Config: config, Layers: m.Layers}, nil
+}
+
+// sourceOf tells a layout on disk from a registry.
+func sourceOf(ref, platform string) (source, error) {
+	if layout, local := strings.CutPrefix(ref, layoutPrefix); local {
+		return openLayout(layout, platform)
+	}
+	return openRemote(ref)
 }
 
 // choose follows an index to the manifest of the platform.

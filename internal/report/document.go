@@ -80,6 +80,30 @@ type Entry struct {
 	Transcript *launch.Transcript    `json:"transcript,omitempty"`
 	Activity   []gpu.Activity        `json:"activity,omitempty"`  // the host's GPUs while the image ran
 	Published  []string              `json:"published,omitempty"` // references, tag and digest
+	Check      *Check                `json:"check,omitempty"`     // what the check command adds
+}
+
+// Check is what was found in an image that nothing was promised about.
+type Check struct {
+	Found  []Found       `json:"found"`
+	Entry  string        `json:"entry,omitempty"` // the keys of the recipe entry that the image corresponds to; empty: none
+	Lint   []LintFinding `json:"lint,omitempty"`  // what the rules say against that entry, or why there is none
+	Mapped []Mapped      `json:"mapped"`
+	Trace  []string      `json:"trace,omitempty"`
+}
+
+// Found is one version with what said so.
+type Found struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	From    string `json:"from"`
+}
+
+// Mapped is one file that the loader is predicted to map, and the rule by which it was found.
+type Mapped struct {
+	Soname string `json:"soname"`
+	Path   string `json:"path"`
+	Rule   string `json:"rule"`
 }
 
 // LintFinding is one answer of the version rules.

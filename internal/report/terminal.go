@@ -3,7 +3,9 @@ package report
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"imgsmith/internal/validate"
 )
@@ -55,6 +57,7 @@ func (p *printer) entry(e Entry) {
 		p.line("  image    %s (%d layers, %.0f MB)", e.Image.Reference, len(e.Image.Layers), float64(e.Image.Size)/1e6)
 	}
 	p.layers(e)
+	p.check(e.Check)
 	p.field("reason", e.Reason)
 	p.field("remedy", e.Remedy)
 	for _, r := range e.Published {
@@ -88,7 +91,7 @@ func (p *printer) layers(e Entry) {
 			p.line("  %-10s %s", r.Layer, r.Outcome)
 		}
 		for _, f := range r.Findings {
-			if f.Outcome != validate.OutcomePassed {
+			if f.Outcome != validate.OutcomePassed || f.Note {
 				p.finding(f)
 			}
 		}
@@ -96,7 +99,11 @@ func (p *printer) layers(e Entry) {
 }
 
 func (p *printer) finding(f validate.Finding) {
-	p.line("    %s %s: %s: %s", f.Outcome, f.Check, f.Subject, f.Message)
+	word := f.Outcome.String()
+	if f.Note {
+		word = "note"
+	}
+	p.line("    %s %s: %s: %s", word, f.Check, plain(f.Subject), plain(f.Message))
 	var compared []string
 	if f.Expected != "" {
 		compared = append(compared, "expected "+f.Expected)
@@ -107,6 +114,9 @@ func (p *printer) finding(f validate.Finding) {
 	if len(compared) > 0 {
 		p.line("      %s", strings.Join(compared, ", "))
 	}
+	if f.Layer != "" {
+		p.line("      layer    %s", strings.TrimSpace(f.Layer+" "+oneLine(f.Origin)))
+	}
 	if f.Remedy != "" {
 		p.line("      remedy   %s", f.Remedy)
 	}
@@ -115,12 +125,44 @@ func (p *printer) finding(f validate.Finding) {
 			p.line("      … %d more lines in the document (--json)", len(f.Evidence)-i)
 			break
 		}
-		p.line("      | %s", l)
+		p.line("      | %s", plain(l))
 	}
 }
 
+// check prints what was recognised, and the traces that were asked for.
+func (p *printer) check(c *Check) {
+	if c == nil {
+		return
+	}
+	for _, f := range c.Found {
+		p.line("  found    %s %s (%s)", f.Name, f.Version, plain(f.From))
+	}
+	p.field("entry", c.Entry)
+	for _, l := range c.Lint {
+		p.line("    %s %s: %s", l.Severity, l.Rule, oneLine(l.Message))
+	}
+	for _, l := range c.Trace {
+		p.line("  trace    %s", plain(l))
+	}
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// plain writes control characters of names as escapes: an image must not move the cursor of who checks it.
+func plain(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return s
+	}
+	return strings.Trim(strconv.Quote(s), `"`)
+}
+
 func oneLine(s string) string {
-	s = strings.Join(strings.Fields(s), " ")
+	s = plain(strings.Join(strings.Fields(s), " "))
 	if len(s) > 300 {
 		s = s[:300] + "…"
 	}
@@ -131,6 +173,9 @@ func oneLine(s string) string {
 func words(e Entry) string {
 	switch e.Result {
 	case ResultOK:
+		if e.Stage == StageStatic {
+			return "the files are right; nothing was run"
+		}
 		return "nothing to refuse"
 	case ResultStaged:
 		return "built, static check passed, staged; not verified"
@@ -141,8 +186,14 @@ func words(e Entry) string {
 	case ResultRefused:
 		return "refused: this entry cannot work"
 	case ResultFailed:
+		if e.Check != nil {
+			return "the files are wrong"
+		}
 		return fmt.Sprintf("failed at %s, nothing published", failedAt(e))
 	case ResultNotProved:
+		if e.Check != nil {
+			return "cannot be told: " + e.Reason
+		}
 		return "built, static check passed, not proved: " + e.Reason + ", nothing published"
 	case ResultError:
 		return fmt.Sprintf("error at stage %s, nothing published", e.Stage)

@@ -85,7 +85,7 @@ func (t *Tree) put(n Node, layer int) error {
 		if src == nil || src.node.Type == Dir {
 			return fmt.Errorf("%w: /%s → /%s", ErrBadHardlink, n.Path, n.Link)
 		}
-		n = copyOf(src.node, n.Path)
+		n = linkedTo(src.node, n.Path)
 	}
 	n.Path = strings.Join(names, "/")
 	at := t.root
@@ -113,7 +113,11 @@ func (t *Tree) put(n Node, layer int) error {
 	return nil
 }
 
-func copyOf(n Node, path string) Node {
+// linkedTo is the node at path that shares its content with n.
+func linkedTo(n Node, path string) Node {
+	if n.Type == Regular {
+		n.Link = n.Path
+	}
 	n.Path = path
 	return n
 }

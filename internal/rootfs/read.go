@@ -38,7 +38,23 @@ type Options struct {
 	// Spool stores a larger ELF file somewhere and returns it for reading at any place, and what frees it.
 	// Without one, a larger ELF file is an error that wraps ErrBudget.
 	Spool func(r io.Reader) (at io.ReaderAt, free func(), err error)
+
+	MaxKept   int64            // bytes of all kept content; 0 = 64 MiB; what exceeds it is not kept
+	NoDigests bool             // leaves Node.Digest empty, for callers that need names and headers only
+	Head      func(n Node) int // how many bytes of a file's beginning go into Node.Head
+	GPUCode   bool             // fills Node.GPU, which looks at every byte of every ELF file
+	// Window, when not nil, reads ELF files of any size without spooling them: only the first part and the parts that
+	// the loader writes to are kept while the file passes, in this memory, which one reader uses at a time. A file
+	// that has its names elsewhere is an error that wraps ErrWindow; read the layer again without Window then.
+	Window *Window
 }
+
+// ErrWindow tells that an ELF file cannot be read in passing.
+var ErrWindow = errors.New("the names of an ELF file lie outside its kept parts")
+
+// windowHead is how much of an ELF file's beginning Window keeps. The names of libtensorflow_cc.so.2 reach
+// 98 MB; those of every other library of a TensorFlow image lie in the first 9 MB or in an appended segment.
+const windowHead = 112 << 20
 
 func (o Options) filled() Options {
 	def := func(v *int64, d int64) {
@@ -49,6 +65,7 @@ func (o Options) filled() Options {
 	def(&o.MaxKeep, 1<<20)
 	def(&o.MaxBytes, 64<<30)
 	def(&o.MaxMemory, 64<<20)
+	def(&o.MaxKept, 64<<20)
 	if o.MaxNodes == 0 {
 		o.MaxNodes = 2_000_000
 	}
@@ -61,7 +78,7 @@ func (o Options) filled() Options {
 func ReadLayer(ctx context.Context, r io.Reader, opt Options) (Layer, error) {
 	opt = opt.filled()
 	tr := tar.NewReader(r)
-	lr := layerReader{opt: opt, sum: sha256.New(), buf: bufio.NewReaderSize(nil, 64<<10)}
+	lr := layerReader{opt: opt, sum: sha256.New(), buf: bufio.NewReaderSize(nil, 256<<10)}
 	var out Layer
 	for {
 		if err := ctx.Err(); err != nil {
@@ -149,54 +166,92 @@ func layerPath(name string) (string, error) {
 
 // layerReader reads the contents of one layer with reused buffers.
 type layerReader struct {
-	opt   Options
-	total int64
-	sum   hash.Hash
-	buf   *bufio.Reader
+	opt         Options
+	total, kept int64
+	sum         hash.Hash
+	buf         *bufio.Reader
 }
 
 func (l *layerReader) content(n *Node, r io.Reader) error {
 	if l.total += n.Size; n.Size < 0 || l.total > l.opt.MaxBytes {
 		return fmt.Errorf("%w: more than %d bytes of content", ErrBudget, l.opt.MaxBytes)
 	}
-	l.sum.Reset()
-	l.buf.Reset(io.TeeReader(r, l.sum))
+	if !l.opt.NoDigests {
+		l.sum.Reset()
+		r = io.TeeReader(r, l.sum)
+	}
+	l.buf.Reset(r)
 	head, err := l.buf.Peek(4)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	switch {
 	case elf.IsELF(head):
-		if err := l.facts(n); err != nil {
+		if err := l.elf(n); err != nil {
 			return err
 		}
-	case l.opt.Keep != nil && n.Size <= l.opt.MaxKeep && l.opt.Keep(*n):
+	case l.opt.Keep != nil && n.Size <= l.opt.MaxKeep && l.kept+n.Size <= l.opt.MaxKept && l.opt.Keep(*n):
+		l.kept += n.Size
 		if n.Data, err = io.ReadAll(l.buf); err != nil {
 			return err
+		}
+	case l.opt.Head != nil:
+		if want := min(int64(l.opt.Head(*n)), n.Size); want > 0 {
+			n.Head = make([]byte, want)
+			if _, err := io.ReadFull(l.buf, n.Head); err != nil {
+				return err
+			}
 		}
 	}
 	if _, err := io.Copy(io.Discard, l.buf); err != nil {
 		return err
 	}
-	n.Digest = "sha256:" + hex.EncodeToString(l.sum.Sum(nil))
+	if !l.opt.NoDigests {
+		n.Digest = "sha256:" + hex.EncodeToString(l.sum.Sum(nil))
+	}
+	return nil
+}
+
+// elf reads the facts and, when asked to, the code for GPUs of an ELF file.
+func (l *layerReader) elf(n *Node) error {
+	var gpu elf.GPUScanner
+	var src io.Reader = l.buf
+	if l.opt.GPUCode {
+		src = io.TeeReader(l.buf, &gpu)
+	}
+	var err error
+	if l.opt.Window != nil {
+		err = l.passing(n, src)
+	} else {
+		err = l.facts(n, src)
+	}
+	if err != nil {
+		return err
+	}
+	if l.opt.GPUCode {
+		if _, err := io.Copy(io.Discard, src); err != nil {
+			return err
+		}
+		n.GPU = gpu.Code()
+	}
 	return nil
 }
 
 // facts reads the whole ELF file to a place where it can be read at any offset.
-func (l *layerReader) facts(n *Node) error {
+func (l *layerReader) facts(n *Node, src io.Reader) error {
 	var at io.ReaderAt
 	switch {
 	case n.Size <= l.opt.MaxMemory:
 		b := make([]byte, 0, n.Size)
 		w := bytes.NewBuffer(b)
-		if _, err := io.Copy(w, l.buf); err != nil {
+		if _, err := io.Copy(w, src); err != nil {
 			return err
 		}
 		at = bytes.NewReader(w.Bytes())
 	case l.opt.Spool == nil:
 		return fmt.Errorf("%w: ELF file of %d bytes, at most %d are held in memory", ErrBudget, n.Size, l.opt.MaxMemory)
 	default:
-		spooled, free, err := l.opt.Spool(l.buf)
+		spooled, free, err := l.opt.Spool(src)
 		if err != nil {
 			return err
 		}

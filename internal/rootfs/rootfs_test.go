@@ -68,7 +68,7 @@ func TestApply(t *testing.T) {
 		"whiteout spares own layer":   {[]Layer{low, {dir("a"), file("a/n", "9"), gone("a/x"), gone("a/n")}}, []string{"a dir", "a/n file 9", "a/y file 2", "b dir", "b/z file 3", "l link a"}, nil},
 		"opaque spares own layer":     {[]Layer{low, {dir("a"), file("a/n", "9"), opaque("a")}}, []string{"a dir", "a/n file 9", "b dir", "b/z file 3", "l link a"}, nil},
 		"opaque root":                 {[]Layer{low, {opaque("."), file("n", "9")}}, []string{"n file 9"}, nil},
-		"hard link":                   {[]Layer{low, {hard("h", "a/x")}}, []string{"a dir", "a/x file 1", "a/y file 2", "b dir", "b/z file 3", "h file 1", "l link a"}, nil},
+		"hard link":                   {[]Layer{low, {hard("h", "a/x")}}, []string{"a dir", "a/x file 1", "a/y file 2", "b dir", "b/z file 3", "h file a/x1", "l link a"}, nil},
 		"missing parents":             {[]Layer{{file("p/q/r", "1")}}, []string{"p dir", "p/q dir", "p/q/r file 1"}, nil},
 		"directory over link":         {[]Layer{low, {dir("l"), file("l/x", "8")}}, []string{"a dir", "a/x file 1", "a/y file 2", "b dir", "b/z file 3", "l dir", "l/x file 8"}, []ViolationKind{DirOverLink}},
 		"write through link":          {[]Layer{low, {file("l/x", "8")}}, []string{"a dir", "a/x file 1", "a/y file 2", "b dir", "b/z file 3", "l dir", "l/x file 8"}, []ViolationKind{DirOverLink}},

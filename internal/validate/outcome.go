@@ -54,6 +54,9 @@ type Finding struct {
 	Observed string   `json:"observed,omitempty"`
 	Remedy   string   `json:"remedy,omitempty"`
 	Evidence []string `json:"evidence,omitempty"` // what was seen, line by line
+	Note     bool     `json:"note,omitempty"`     // passed, and still worth reading
+	Layer    string   `json:"layer,omitempty"`    // digest of the image layer that holds the subject
+	Origin   string   `json:"origin,omitempty"`   // component or build step that the layer comes from
 }
 
 // Layer names the static stage and the four verification layers, in the order in which they run.

@@ -27,7 +27,20 @@ func (c *checker) environment() {
 			}
 		}
 	}
+	c.hints()
 	c.report("static.environment", plural(len(c.env), "variables leave loader and interpreter alone"), append(found, c.libraryPath()...))
+}
+
+// hints are variables of NVIDIA's that are no fault of the image and explain what a user may see.
+func (c *checker) hints() {
+	if c.env["NVIDIA_VISIBLE_DEVICES"] == "all" {
+		c.note("static.environment.hint", validate.Finding{Subject: "NVIDIA_VISIBLE_DEVICES", Observed: "all", Message: "under a runtime that reads this variable every container of the image gets every GPU, asked for or not",
+			Remedy: "leave it to whoever starts the container"})
+	}
+	if _, ok := c.env["NVIDIA_DRIVER_CAPABILITIES"]; !ok {
+		c.note("static.environment.hint", validate.Finding{Subject: "NVIDIA_DRIVER_CAPABILITIES", Observed: "not set", Message: "under a runtime that reads this variable nvidia-smi and NVML may not be injected",
+			Remedy: "set NVIDIA_DRIVER_CAPABILITIES=" + strings.Join(c.rules.DriverCapabilities, ",")})
+	}
 }
 
 // libraryPath judges the elements of LD_LIBRARY_PATH. A missing directory is allowed: a container runtime may
@@ -48,6 +61,8 @@ func (c *checker) libraryPath() []validate.Finding {
 			f.Message = fmt.Sprintf("%q depends on the working directory", e)
 		case err == nil && n.Type != rootfs.Dir:
 			f.Message = fmt.Sprintf("%s is a %s: elements must be directories", e, n.Type)
+		case err != nil && !strings.HasPrefix(e, "/usr/local/nvidia/"): // the host's driver is mounted there
+			f.Message, f.Outcome, f.Note = e+" is not in the image", validate.OutcomePassed, true
 		default:
 			continue
 		}

@@ -103,43 +103,6 @@ func pinAll(l *rootfs.Layer, in *Input) {
 	}
 }
 
-// TestPlainPipLayouts edits the RUNPATH of the real 2.19.1 library to that of releases whose wheels cannot find
-// pip's CUDA libraries (knowledge from the opened wheels: 2.16.1 has nearly none, 2.21.0 lacks cuSOLVER).
-func TestPlainPipLayouts(t *testing.T) {
-	f := readFixture(t)
-	for name, c := range map[string]struct {
-		keep    func(element string) bool
-		missing []string
-	}{
-		"complete":  {func(string) bool { return true }, nil},
-		"no solver": {func(e string) bool { return !strings.Contains(e, "cusolver") }, []string{"libcusolver.so.11"}},
-		"nearly empty": {func(e string) bool { return e == "$ORIGIN/" },
-			[]string{"libcublas.so.12", "libcublasLt.so.12", "libcudart.so.12", "libcudnn.so.9", "libcufft.so.11", "libcusolver.so.11", "libcusparse.so.12"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			layer := pipTree(f)
-			change(site+"/tensorflow/libtensorflow_framework.so.2", func(n *rootfs.Node) {
-				n.ELF.RunPath = slices.DeleteFunc(slices.Clone(n.ELF.RunPath), func(e string) bool { return !c.keep(e) })
-			})(&layer, nil)
-			in := input(t, layer)
-			in.Expect.CUDARoot, in.Expect.Complete = "", false
-			var got []string
-			for _, f := range failed(Check(in)) {
-				if f.Check == "static.dlopen" {
-					got = append(got, f.Subject)
-					if !strings.Contains(f.Remedy, "/"+site+"/nvidia/") {
-						t.Errorf("the remedy does not name the directory: %s", f.Remedy)
-					}
-				}
-			}
-			slices.Sort(got)
-			if !slices.Equal(got, c.missing) {
-				t.Errorf("missing %v, want %v", got, c.missing)
-			}
-		})
-	}
-}
-
 // TestSystemLayout has cuDNN in the multiarch directory and CUDA in its own, as Debian packages install them.
 func TestSystemLayout(t *testing.T) {
 	layer := ownTree(readFixture(t))

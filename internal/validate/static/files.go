@@ -182,6 +182,41 @@ func (c *checker) driver() {
 	c.report("static.driver", "no file of the host's driver is in the image", found)
 }
 
+// compat judges the forward-compatibility package: one driver library, on GPUs that it works on.
+func (c *checker) compat() {
+	root := c.Expect.CUDARoot
+	if root == "" || !c.Expect.ForwardCompat {
+		return
+	}
+	dir := root + "/" + c.rules.Driver.CompatDirectory
+	nodes, err := c.Tree.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	f := validate.Finding{Subject: "/" + dir, Expected: "exactly one libcuda", Remedy: "install one cuda-compat package, or none"}
+	for _, n := range nodes {
+		if n.Type == rootfs.Regular && strings.HasPrefix(base(n.Path), "libcuda.so") {
+			f.Evidence = append(f.Evidence, "/"+n.Path)
+		}
+	}
+	f.Observed = fmt.Sprint(len(f.Evidence))
+	if len(f.Evidence) != 1 {
+		f.Message = "the forward-compatibility directory does not hold exactly one driver library"
+		c.report("static.compat", "", []validate.Finding{f})
+		return
+	}
+	for _, g := range c.Fleet {
+		if g.Consumer {
+			f.Message, f.Expected, f.Observed = "the image brings a driver library that does not work on "+g.Name, "data centre GPUs only", g.Name
+			f.Remedy = "remove the cuda-compat package: with a driver older than the CUDA it ends with error 804 on this GPU"
+			c.report("static.compat", "", []validate.Finding{f})
+			return
+		}
+	}
+	f.Message, f.Expected, f.Remedy = "the image brings a driver library for older hosts: it works on data centre GPUs only", "", "leave the cuda-compat package out when the fleet has other GPUs"
+	c.note("static.compat", f)
+}
+
 // stubs looks for directories of link-time placeholders wherever the loader may search.
 func (c *checker) stubs() {
 	var found []validate.Finding

@@ -3,6 +3,7 @@ package static
 import (
 	"fmt"
 	"path"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -141,7 +142,7 @@ func (c *checker) laterLibraries() {
 		_, miss := c.proc.dlopen(soname, o)
 		for _, f := range c.lost(miss) {
 			if !c.Expect.Complete {
-				f.Outcome = validate.OutcomePassed
+				f.Outcome, f.Note = validate.OutcomePassed, true
 			}
 			f.Message += " (" + purpose + ")"
 			found = append(found, f)
@@ -186,7 +187,31 @@ func (c *checker) cudnnFamily() {
 				Observed: "/" + o.node.Path, Remedy: "keep one copy of cuDNN"})
 		}
 	}
+	found = append(found, c.mixedFamily(family.Soname)...)
 	c.report("static.cudnn.family", fmt.Sprintf("%d sub-libraries of %s load from one directory", len(members), family.Soname), found)
+}
+
+// mixedFamily compares the versions that cuDNN's libraries carry in their code. The front opens its members by
+// name, so it takes what lies there.
+func (c *checker) mixedFamily(front string) []validate.Finding {
+	stem, _, _ := strings.Cut(front, ".so")
+	seen := map[string]bool{}
+	var f validate.Finding
+	for _, o := range c.proc.order {
+		if e := o.node.ELF; strings.HasPrefix(e.Soname, stem+"_") && e.Version != "" {
+			seen[e.Version] = true
+			f.Evidence = append(f.Evidence, fmt.Sprintf("/%s: %s (%s)", o.node.Path, e.Version, e.VersionFrom))
+			if f.Subject == "" || len(seen) == 2 && !strings.HasPrefix(f.Observed, "/") {
+				f.Subject = "/" + o.node.Path
+			}
+		}
+	}
+	if len(seen) < 2 {
+		return nil
+	}
+	f.Message, f.Expected, f.Observed = "cuDNN's libraries are of different releases", "one release", strings.Join(sortedKeys(seen), " and ")
+	f.Remedy = "install one release of cuDNN whole, and remove the files of the other"
+	return []validate.Finding{f}
 }
 
 // libraryName matches the names under which libraries are opened.
@@ -278,19 +303,27 @@ func (c *checker) providers() {
 		same := true
 		for _, n := range list {
 			f.Evidence = append(f.Evidence, "/"+n.Path)
-			same = same && n.Digest != "" && n.Digest == list[0].Digest
+			same = same && sameContent(n, list[0])
 		}
 		if o := c.mappedAs(s); o != "" {
 			f.Observed = "the loader takes " + o
 		}
 		if same {
-			f.Outcome = validate.OutcomePassed
+			f.Outcome, f.Note = validate.OutcomePassed, true
 			f.Message += ", all equal: a copy that followed links wastes space"
 			f.Remedy = "copy with links kept"
 		}
 		found = append(found, f)
 	}
 	c.report("static.providers", "every soname has one provider", found)
+}
+
+// sameContent compares by digest, or by size and names where contents were not read.
+func sameContent(a, b rootfs.Node) bool {
+	if a.Digest != "" || b.Digest != "" {
+		return a.Digest == b.Digest
+	}
+	return a.Size == b.Size && a.ELF != nil && b.ELF != nil && reflect.DeepEqual(*a.ELF, *b.ELF)
 }
 
 func (c *checker) mappedAs(soname string) string {

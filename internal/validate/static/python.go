@@ -2,7 +2,9 @@ package static
 
 import (
 	"cmp"
+	"encoding/base64"
 	"encoding/csv"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -45,6 +47,10 @@ func (c *checker) distributions() ([]distribution, error) {
 	if err != nil {
 		return nil, err
 	}
+	return distributionsIn(nodes), nil
+}
+
+func distributionsIn(nodes []rootfs.Node) []distribution {
 	var out []distribution
 	for _, n := range nodes {
 		stem, ok := strings.CutSuffix(base(n.Path), ".dist-info")
@@ -54,7 +60,7 @@ func (c *checker) distributions() ([]distribution, error) {
 		name, version, _ := strings.Cut(stem, "-")
 		out = append(out, distribution{normalize(name), version, n.Path})
 	}
-	return out, nil
+	return out
 }
 
 // packages compares what is installed with what the entry pins, and what RECORD names with what is there.
@@ -134,8 +140,11 @@ func (c *checker) records(dists []distribution) {
 			if !path.IsAbs(file) {
 				file = c.Expect.SitePackages + "/" + file
 			}
-			if _, _, err := c.Tree.Resolve(file); err != nil {
+			n, _, err := c.Tree.Resolve(file)
+			if err != nil {
 				found = append(found, validate.Finding{Subject: row[0], Message: d.name + " lists a file that is not there", Expected: "/" + file, Observed: err.Error(), Remedy: "install " + d.name + " again"})
+			} else if f, ok := changed(d, row, n); ok {
+				found = append(found, f)
 			}
 		}
 	}
@@ -144,12 +153,26 @@ func (c *checker) records(dists []distribution) {
 	}
 }
 
+// changed compares a file with the hash in its row of RECORD, where the content was read.
+func changed(d distribution, row []string, n rootfs.Node) (validate.Finding, bool) {
+	if len(row) < 2 || n.Digest == "" {
+		return validate.Finding{}, false
+	}
+	want, ok := strings.CutPrefix(row[1], "sha256=")
+	have, err := hex.DecodeString(strings.TrimPrefix(n.Digest, "sha256:"))
+	if got := base64.RawURLEncoding.EncodeToString(have); ok && err == nil && got != strings.TrimRight(want, "=") {
+		return validate.Finding{Subject: "/" + n.Path, Message: "the file is not the one that " + d.name + " was installed with", Expected: "sha256=" + want, Observed: "sha256=" + got,
+			Remedy: "install " + d.name + " again; two packages may bring the same path"}, true
+	}
+	return validate.Finding{}, false
+}
+
 // cudnnVersion compares the installed cuDNN with what TensorFlow was compiled against: same major, minor not
 // below, patch ignored.
 func (c *checker) cudnnVersion() {
 	tf := c.Expect.TensorFlow
 	want := cmp.Or(tf.CuDNNCompiled, tf.CuDNNTested)
-	have, from := c.installedCuDNN()
+	have, from := c.libraryVersion(c.Expect.CuDNN.Soname, "nvidia-cudnn")
 	if want == "" || have == "" {
 		c.report("static.cudnn.version", "", []validate.Finding{{Outcome: validate.OutcomeInconclusive, Subject: "cuDNN", Expected: want, Observed: have,
 			Message: "the version of cuDNN cannot be told", Remedy: "install cuDNN as a Python package or with its versioned file names"}})
@@ -157,25 +180,14 @@ func (c *checker) cudnnVersion() {
 	}
 	var found []validate.Finding
 	if facts.Major(have) != facts.Major(want) || facts.Compare(facts.Minor(have), facts.Minor(want)) < 0 {
-		found = append(found, validate.Finding{Subject: from, Message: "cuDNN does not fit this TensorFlow: the first convolution fails", Expected: "major of " + want + ", minor not below",
-			Observed: have, Remedy: "install cuDNN " + facts.Minor(want) + " or a newer one of that major"})
+		found = append(found, validate.Finding{Subject: subjectOf(from), Message: "cuDNN does not fit this TensorFlow: the first convolution fails", Expected: "major of " + want + ", minor not below",
+			Observed: have + " (" + from + ")", Remedy: "install cuDNN " + facts.Minor(want) + " or a newer one of that major"})
 	}
 	c.report("static.cudnn.version", fmt.Sprintf("cuDNN %s fits a wheel compiled against %s", have, want), found)
 }
 
-// installedCuDNN tells the version from the Python package, or else from the name of the mapped file.
-func (c *checker) installedCuDNN() (version, from string) {
-	if dists, err := c.distributions(); err == nil {
-		for _, d := range dists {
-			if strings.HasPrefix(d.name, "nvidia-cudnn") && d.version != "" {
-				return d.version, d.name
-			}
-		}
-	}
-	file := c.mappedAs(c.Expect.CuDNN.Soname)
-	_, v, ok := strings.Cut(path.Base(file), ".so.")
-	if ok && strings.Contains(v, ".") && facts.Dotted(v) {
-		return v, file
-	}
-	return "", ""
+// subjectOf is the file in the words of libraryVersion.
+func subjectOf(from string) string {
+	file, _, _ := strings.Cut(from, ", ")
+	return file
 }

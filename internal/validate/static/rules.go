@@ -38,6 +38,21 @@ type rules struct {
 		Source string `yaml:"source"`
 	} `yaml:"opens_later"`
 	NVIDIADistributions []string `yaml:"nvidia_distributions"`
+	BinaryVersions      []struct {
+		Library      string `yaml:"library"`
+		Distribution string `yaml:"distribution"`
+	} `yaml:"binary_versions"`
+	DriverPackages []string `yaml:"driver_packages"`
+	Caches         []struct {
+		Pattern string `yaml:"pattern"`
+		What    string `yaml:"what"`
+	} `yaml:"caches"`
+	Limits []struct {
+		Place  string `yaml:"place"`
+		Layers int    `yaml:"layers"`
+		Bytes  int64  `yaml:"bytes"`
+		Source string `yaml:"source"`
+	} `yaml:"limits"`
 }
 
 // loaderRule is what one family of distributions compiles into its loader.

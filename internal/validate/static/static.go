@@ -20,6 +20,25 @@ type Input struct {
 	Tree   *rootfs.Tree
 	Config Config
 	Expect Expect
+	Layers []Layer // bottom first, as Tree counts them; nil: not known
+	Deep   bool    // the tree has digests of all contents and the code for GPUs
+	Fleet  []GPU   // on which the image must run; nil: not declared
+	Budget int64   // bytes that the unpacked image may have; 0: no limit
+}
+
+// Layer is one layer of the image.
+type Layer struct {
+	Digest string
+	Origin string // component or build step
+	Size   int64  // compressed bytes; 0: not known
+	Nodes  rootfs.Layer
+}
+
+// GPU is one kind of GPU of the fleet.
+type GPU struct {
+	Name       string
+	Capability string // compute capability, "9.0"
+	Consumer   bool   // forward compatibility is not supported on it
 }
 
 // Config is the part of an image configuration that processes inherit.
@@ -41,7 +60,9 @@ type Expect struct {
 	Machine      string            // as debug/elf prints it; empty: EM_X86_64
 	// Complete demands the libraries that are opened for one purpose only (profiler, collectives, runtime
 	// compilation), which an image may lack and still compute.
-	Complete bool
+	Complete  bool
+	MoreSites []string // further directories of Python packages that the interpreter searches
+	Python    string   // major.minor; empty: taken from SitePackages
 	// ForwardCompat allows the driver library of the forward-compatibility package.
 	ForwardCompat bool
 }
@@ -49,7 +70,8 @@ type Expect struct {
 // Result is the outcome of the stage with the files that the loader is predicted to map.
 type Result struct {
 	validate.LayerResult
-	Mapped []Mapped `json:"mapped"` // in loading order, TensorFlow's dlopen set and what it needs
+	Mapped   []Mapped  `json:"mapped"`   // in loading order, TensorFlow's dlopen set and what it needs
+	Versions []Version `json:"versions"` // what is in the image, with the source of each
 }
 
 // Mapped is one predicted mapping.
@@ -72,6 +94,13 @@ func Check(in Input) Result {
 	}
 	in.Expect.Machine = cmp.Or(in.Expect.Machine, "EM_X86_64")
 	c := &checker{Input: in, rules: r}
+	c.run()
+	c.locate()
+	return Result{LayerResult: validate.NewLayerResult(validate.LayerStatic, c.out), Mapped: c.mapped, Versions: c.versions}
+}
+
+// run asks every question, in the order of the report.
+func (c *checker) run() {
 	c.layers()
 	c.loaderSetup()
 	c.libraries()
@@ -83,25 +112,60 @@ func Check(in Input) Result {
 	c.links()
 	c.modes()
 	c.driver()
+	c.compat()
 	c.stubs()
 	c.compiler()
 	c.packages()
+	c.python()
+	c.bytecode()
+	c.installedVersions()
 	c.cudnnVersion()
+	c.ncclVersion()
+	c.systemPackages()
+	c.conda()
+	c.ldconfig()
 	c.environment()
 	c.entrypoint()
-	return Result{LayerResult: validate.NewLayerResult(validate.LayerStatic, c.out), Mapped: c.mapped}
+	c.gpuCode()
+	c.image()
+}
+
+// locate names the layer and the step that wrote the file a finding is about.
+func (c *checker) locate() {
+	for i := range c.out {
+		f := &c.out[i]
+		if !strings.HasPrefix(f.Subject, "/") {
+			continue
+		}
+		n, _, err := c.Tree.Resolve(f.Subject)
+		if link, ok := c.Tree.Lstat(f.Subject); ok {
+			n, err = link, nil
+		}
+		if err != nil {
+			continue
+		}
+		if at := c.Tree.LayerOf(n.Path); at >= 0 && at < len(c.Layers) {
+			f.Layer, f.Origin = c.Layers[at].Digest, c.Layers[at].Origin
+		}
+	}
 }
 
 // Keep tells whose content this stage reads: what ReadLayer must keep.
 func Keep(n rootfs.Node) bool {
 	dir, base := path.Split(n.Path)
-	switch {
-	case n.Path == "etc/ld.so.cache", n.Path == "etc/ld.so.conf", strings.HasPrefix(n.Path, "etc/ld.so.conf.d/"):
+	switch n.Path {
+	case "etc/ld.so.cache", "etc/ld.so.conf", "var/lib/dpkg/status", "opt/imgsmith/manifest.json":
 		return true
-	case base == "os-release":
-		return true
+	case "sbin/ldconfig", "usr/sbin/ldconfig":
+		return n.Size < 4<<10
 	}
-	return strings.HasSuffix(dir, ".dist-info/") && (base == "RECORD" || base == "METADATA")
+	switch {
+	case strings.HasPrefix(n.Path, "etc/ld.so.conf.d/"), base == "os-release", base == "pyvenv.cfg":
+		return true
+	case base == "cuda_config.h", base == "cudnn_version.h":
+		return strings.Contains(dir, "/tensorflow/include/third_party/gpus/")
+	}
+	return strings.HasSuffix(dir, ".dist-info/") && (base == "RECORD" || base == "METADATA" || base == "WHEEL")
 }
 
 // maxFindings bounds what one check reports; the rest is counted.
@@ -117,6 +181,8 @@ type checker struct {
 	caller    *object  // the library that calls dlopen, nil when it is not there
 	proc      *process // the process that opened the dlopen set
 	mapped    []Mapped
+	versions  []Version
+	owners    map[string]string // file name of a library to distribution
 	out       []validate.Finding
 }
 
@@ -143,6 +209,12 @@ func (c *checker) report(check, passed string, found []validate.Finding) {
 		}
 	}
 	c.out = append(c.out, found...)
+}
+
+// note adds something that is no fault and still worth reading.
+func (c *checker) note(check string, f validate.Finding) {
+	f.Outcome, f.Note = validate.OutcomePassed, true
+	c.report(check, "", []validate.Finding{f})
 }
 
 // roots are the directories whose whole content is ours to judge.
