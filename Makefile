@@ -39,4 +39,4 @@ test: setup ## everything but the full TensorFlow download and the GPU
 
 .PHONY: help system engines bin nvml setup base demo test
 
--include make/heavy.mk
+include $(wildcard make/*.mk)

@@ -106,7 +106,8 @@ func (e env) forget(t *testing.T, keep ...string) {
 
 // pipScript installs with the locked pip, run from its wheel, into the environment that our image has too.
 const pipScript = `set -eu
-exec /opt/venv/bin/python3 /wheels/pip-*.whl/pip --no-cache-dir --disable-pip-version-check install --no-index --find-links /wheels -q "$@"`
+pip=$(echo /wheels/pip-*.whl) # a pattern does not match inside an archive
+exec /opt/venv/bin/python3 "$pip/pip" --no-cache-dir --disable-pip-version-check install --no-index --find-links /wheels -q "$@"`
 
 // pipBuild installs the locked wheels in a build step of our engine and exports the result with zstd.
 func pipBuild(t *testing.T, e env, target matrix.Target) float64 {
