@@ -1,6 +1,6 @@
 // Package explain answers questions about versions in words: what a GPU, a driver, a CUDA release, a TensorFlow
 // release, a Python or an image goes with, and why, each sentence with its sources. Verdicts about a release
-// come from the rules of internal/matrix, so that lint and explain cannot disagree. It is pure.
+// come from the rules of internal/matrix; explain may be more careful than lint, never less. It is pure.
 package explain
 
 import (
@@ -189,7 +189,31 @@ func (x *explainer) judge(release string) Release {
 			out.add(f)
 		}
 	}
+	x.modules(&out)
 	return out
+}
+
+// modules adds what the counted modules say about the GPU. Here explain is more careful than lint: a driver that
+// cannot compile the PTX that a part of the operations needs makes the release unproved.
+func (x *explainer) modules(r *Release) {
+	tf, err := x.t.TensorFlow(r.TensorFlow)
+	if err != nil || x.cc == "" || r.Verdict == Refused {
+		return
+	}
+	c := x.t.Code(tf, x.cc)
+	if c.Kind == facts.CodeNative && c.PTXOnly > 0 {
+		text := fmt.Sprintf("%d of the %d modules that this GPU runs hold PTX %s only, which needs driver %s or newer", c.PTXOnly, c.Modules, c.PTXISA, c.Driver)
+		if x.q.Driver != "" && c.Driver != "" && facts.Compare(x.q.Driver, c.Driver) < 0 {
+			text += ": with this one the operations in them fail at their first call"
+			if rank(Unproved) > rank(r.Verdict) {
+				r.Verdict = Unproved
+			}
+		}
+		r.Reasons = append(r.Reasons, Line{text, []facts.Evidence{c.Evidence}})
+	}
+	if c.Without > 0 && c.Without*10 > c.Modules {
+		r.Reasons = append(r.Reasons, Line{fmt.Sprintf("%d modules hold nothing that this GPU runs: the operations in them fail", c.Without), []facts.Evidence{c.Evidence}})
+	}
 }
 
 // onlySupply is the rule about what imgsmith itself can put into an image. A question about versions is not

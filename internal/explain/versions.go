@@ -114,6 +114,9 @@ func (x *explainer) tensorflow() error {
 	if x.cc != "" {
 		x.code(tf)
 	}
+	if s := tf.Search; s.Kind != "" && len(s.Lacks) > 0 {
+		x.say(s.Evidence, "Its own search path (%s) lacks the pip directories of %s: in the plain pip layout it finds no GPU; one CUDA directory works.", s.Kind, strings.Join(s.Lacks, ", "))
+	}
 	x.say(tf.Evidence, "Its wheel needs glibc %s; numpy %s, protobuf %s.", tf.MinGlibc, orAny(tf.NumPy), orAny(tf.Protobuf))
 	return nil
 }

@@ -19,8 +19,8 @@ const (
 
 var ptxTarget = regexp.MustCompile(`\.target\s+sm_(\d+)([a-z]?)`)
 
-// target returns the letter behind the target of a PTX entry, or "" when there is none or the text is stored in
-// a way that is not known.
+// target returns the letter behind the target of a PTX entry, or "" when there is none. Text that is stored in a way
+// that is not known counts as having none: then the facts say more than was seen, and the verification decides.
 func target(r io.ReaderAt, off, size int64, flags uint64) string {
 	in := make([]byte, min(size, ptxInput))
 	n, err := r.ReadAt(in, off)
