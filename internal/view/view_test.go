@@ -109,7 +109,7 @@ func listing(t testing.TB, img Image) []string {
 			s += " " + string(n.Data)
 		}
 		if n.Head != nil {
-			s += " " + string(n.Head)
+			s += " " + string(n.Head[:])
 		}
 		out = append(out, s)
 		return nil
