@@ -22,7 +22,7 @@ import (
 
 // view reads the image that a reference names, of whatever kind it is.
 func (a *app) view(ctx context.Context, ref string, f checkFlags) (view.Image, error) {
-	opt := view.Options{Deep: f.deep, Keep: static.Keep, Platform: f.platform}
+	opt := view.Options{Deep: f.deep, Keep: static.Keep, Platform: f.platform, MaxNodes: f.maxFiles}
 	kind, rest := kindOf(ref)
 	switch kind {
 	case "dir":

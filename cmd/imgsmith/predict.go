@@ -28,6 +28,9 @@ func (s *session) static(p *prepared) (validate.LayerResult, validate.Expect, er
 	}
 	var broken []validate.Finding
 	for _, v := range p.violations {
+		if slices.ContainsFunc(p.tree.Violations(), func(t rootfs.Violation) bool { return t.Kind == v.Kind && t.Path == v.Path }) {
+			continue // static.layers has it
+		}
 		broken = append(broken, validate.Finding{Check: "static.layers." + string(v.Kind), Outcome: validate.OutcomeFailed, Subject: "/" + v.Path,
 			Message: fmt.Sprintf("layer %s would be seen differently by different runtimes: %s", v.Name, v.Detail), Remedy: "two packages or the base bring the same path; leave one out"})
 	}

@@ -192,10 +192,10 @@ func (f *file) gnuChain(t table, name string) (func() (uint32, bool), bool) {
 	if err != nil {
 		return nil, false
 	}
-	i, done := f.order.Uint32(b), false
+	i, done, left := f.order.Uint32(b), false, maxChain
 	chain := start + uint64(buckets)*4
 	return func() (uint32, bool) {
-		for range maxChain {
+		for ; left > 0; left-- {
 			if done || i < first {
 				return 0, false
 			}

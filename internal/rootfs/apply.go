@@ -19,24 +19,25 @@ const maxDepth = 256
 // Apply puts layers on top of each other, the first one lowest, with overlay semantics: whiteouts and opaque
 // markers hide only lower layers, a directory merges with a directory and replaces anything else. A directory
 // that meets a link, or a link that meets a directory, is applied and recorded as a Violation, because
-// runtimes differ there. Errors wrap ErrBadPath or ErrBadHardlink and name the layer.
+// runtimes differ there. The tree keeps pointers into the layers: do not change them after. Errors wrap ErrBadPath or ErrBadHardlink and name the layer.
 func Apply(layers ...Layer) (*Tree, error) {
-	t := &Tree{root: &entry{node: Node{Path: ".", Type: Dir, Mode: 0o755}}}
+	t := &Tree{root: &entry{node: &Node{Path: ".", Type: Dir, Mode: 0o755}}}
 	for i, l := range layers {
 		for _, n := range l {
 			if n.Type == Whiteout || n.Type == Opaque {
 				t.hide(n)
 			}
 		}
-		for _, n := range l {
-			if n.Type == Whiteout || n.Type == Opaque {
+		for k := range l {
+			if n := &l[k]; n.Type == Whiteout || n.Type == Opaque {
 				continue
 			}
-			if err := t.put(n, i); err != nil {
+			if err := t.put(&l[k], i); err != nil {
 				return nil, fmt.Errorf("applying layer %d: %w", i, err)
 			}
 		}
 	}
+	t.root.sort()
 	return t, nil
 }
 
@@ -63,7 +64,7 @@ func (e *entry) size() int {
 }
 
 // put writes one node of a layer.
-func (t *Tree) put(n Node, layer int) error {
+func (t *Tree) put(n *Node, layer int) error {
 	names := parts(n.Path)
 	if len(names) > maxDepth {
 		return fmt.Errorf("%w: %d components in %.80q…", ErrBadPath, len(names), n.Path)
@@ -75,8 +76,7 @@ func (t *Tree) put(n Node, layer int) error {
 	}
 	if len(names) == 0 {
 		if n.Type == Dir {
-			n.Path = "."
-			t.root.node = n
+			t.root.node = renamed(n, ".")
 		}
 		return nil
 	}
@@ -85,15 +85,15 @@ func (t *Tree) put(n Node, layer int) error {
 		if src == nil || src.node.Type == Dir {
 			return fmt.Errorf("%w: /%s → /%s", ErrBadHardlink, n.Path, n.Link)
 		}
-		n = linkedTo(src.node, n.Path)
+		n = linkedTo(*src.node, n.Path)
 	}
-	n.Path = strings.Join(names, "/")
+	n = renamed(n, strings.Join(names, "/"))
 	at := t.root
 	for i, name := range names[:len(names)-1] {
 		next := at.children[name]
 		if next == nil || next.node.Type != Dir {
 			// Runtimes make missing parents themselves, and put a directory where a lower layer has a link.
-			parent := Node{Path: strings.Join(names[:i+1], "/"), Type: Dir, Mode: 0o755}
+			parent := &Node{Path: strings.Join(names[:i+1], "/"), Type: Dir, Mode: 0o755}
 			if next != nil {
 				t.judge(next, parent, layer)
 			}
@@ -114,15 +114,25 @@ func (t *Tree) put(n Node, layer int) error {
 }
 
 // linkedTo is the node at path that shares its content with n.
-func linkedTo(n Node, path string) Node {
+func linkedTo(n Node, path string) *Node {
 	if n.Type == Regular {
 		n.Link = n.Path
 	}
 	n.Path = path
-	return n
+	return &n
 }
 
-func (t *Tree) set(dir *entry, name string, n Node, layer int) *entry {
+// renamed is n under a clean path; n itself where it has that path.
+func renamed(n *Node, path string) *Node {
+	if n.Path == path {
+		return n
+	}
+	out := *n
+	out.Path = path
+	return &out
+}
+
+func (t *Tree) set(dir *entry, name string, n *Node, layer int) *entry {
 	if old := dir.children[name]; old != nil {
 		t.count -= old.size()
 	}
@@ -136,7 +146,7 @@ func (t *Tree) set(dir *entry, name string, n Node, layer int) *entry {
 }
 
 // judge records a replacement on which runtimes do not agree.
-func (t *Tree) judge(old *entry, n Node, layer int) {
+func (t *Tree) judge(old *entry, n *Node, layer int) {
 	switch {
 	case old.node.Type == Symlink && n.Type == Dir:
 		t.violations = append(t.violations, Violation{Kind: DirOverLink, Path: old.node.Path, Layer: layer,

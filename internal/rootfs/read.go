@@ -39,10 +39,10 @@ type Options struct {
 	// Without one, a larger ELF file is an error that wraps ErrBudget.
 	Spool func(r io.Reader) (at io.ReaderAt, free func(), err error)
 
-	MaxKept   int64            // bytes of all kept content; 0 = 64 MiB; what exceeds it is not kept
-	NoDigests bool             // leaves Node.Digest empty, for callers that need names and headers only
-	Head      func(n Node) int // how many bytes of a file's beginning go into Node.Head
-	GPUCode   bool             // fills Node.GPU, which looks at every byte of every ELF file
+	MaxKept   int64             // bytes of all kept content; 0 = 64 MiB; what exceeds it is not kept
+	NoDigests bool              // leaves Node.Digest empty, for callers that need names and headers only
+	Head      func(n Node) bool // whose beginning goes into Node.Head
+	GPUCode   bool              // fills Node.GPU, which looks at every byte of every ELF file
 	// Window, when not nil, reads ELF files of any size without spooling them: only the first part and the parts that
 	// the loader writes to are kept while the file passes, in this memory, which one reader uses at a time. A file
 	// that has its names elsewhere is an error that wraps ErrWindow; read the layer again without Window then.
@@ -195,12 +195,10 @@ func (l *layerReader) content(n *Node, r io.Reader) error {
 		if n.Data, err = io.ReadAll(l.buf); err != nil {
 			return err
 		}
-	case l.opt.Head != nil:
-		if want := min(int64(l.opt.Head(*n)), n.Size); want > 0 {
-			n.Head = make([]byte, want)
-			if _, err := io.ReadFull(l.buf, n.Head); err != nil {
-				return err
-			}
+	case l.opt.Head != nil && n.Size >= HeadSize && l.opt.Head(*n):
+		n.Head = new([HeadSize]byte)
+		if _, err := io.ReadFull(l.buf, n.Head[:]); err != nil {
+			return err
 		}
 	}
 	if _, err := io.Copy(io.Discard, l.buf); err != nil {

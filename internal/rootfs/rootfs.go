@@ -34,9 +34,12 @@ type Node struct {
 	ELFError string `json:"elf_error,omitempty"`
 	Data     []byte `json:"data,omitempty"` // content of small files that a check reads (loader configuration, metadata)
 	// Head is the beginning of a file of which Options.Head asks for it, where the content is not kept.
-	Head []byte       `json:"head,omitempty"`
-	GPU  *elf.GPUCode `json:"gpu,omitempty"` // code for GPUs in an ELF file, when Options.GPUCode asked for it
+	Head *[HeadSize]byte `json:"head,omitempty"`
+	GPU  *elf.GPUCode    `json:"gpu,omitempty"` // code for GPUs in an ELF file, when Options.GPUCode asked for it
 }
+
+// HeadSize is the length of Node.Head: what a .pyc file says of its source.
+const HeadSize = 16
 
 // Layer is one file-system change set in tar order.
 type Layer []Node

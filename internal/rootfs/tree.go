@@ -30,10 +30,11 @@ type Tree struct {
 
 // entry is one path of the tree.
 type entry struct {
-	node     Node
-	layer    int // index of the layer that wrote it
+	node     *Node // of the layer, never written to
+	layer    int   // index of the layer that wrote it
 	parent   *entry
 	children map[string]*entry
+	sorted   []*entry // children by name, set when all layers are applied
 }
 
 // Hop is one link that a lookup followed.
@@ -55,7 +56,7 @@ func (t *Tree) Lstat(path string) (Node, bool) {
 	if e == nil {
 		return Node{}, false
 	}
-	return e.node, true
+	return *e.node, true
 }
 
 // LayerOf tells which layer, by index in Apply's arguments, wrote a path; -1 for an unknown path.
@@ -91,7 +92,7 @@ func (t *Tree) Resolve(path string) (Node, []Hop, error) {
 	if err != nil {
 		return Node{}, hops, err
 	}
-	return e.node, hops, nil
+	return *e.node, hops, nil
 }
 
 func (t *Tree) resolve(path string) (*entry, []Hop, error) {
@@ -167,8 +168,8 @@ func (t *Tree) ReadDir(path string) ([]Node, error) {
 		return nil, fmt.Errorf("reading directory /%s: %w", path, ErrNotDir)
 	}
 	out := make([]Node, 0, len(e.children))
-	for _, name := range slices.Sorted(maps.Keys(e.children)) {
-		out = append(out, e.children[name].node)
+	for _, c := range e.sorted {
+		out = append(out, *c.node)
 	}
 	return out, nil
 }
@@ -189,14 +190,27 @@ func (t *Tree) Walk(path string, fn func(Node) error) error {
 }
 
 func (e *entry) walk(fn func(Node) error) error {
-	if err := fn(e.node); err != nil {
+	if err := fn(*e.node); err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(e.children)) {
-		err := e.children[name].walk(fn)
+	for _, c := range e.sorted {
+		err := c.walk(fn)
 		if err != nil && !errors.Is(err, fs.SkipDir) {
 			return err
 		}
 	}
 	return nil
+}
+
+// sort puts the children of e and of everything below in order.
+func (e *entry) sort() {
+	if len(e.children) == 0 {
+		return
+	}
+	e.sorted = make([]*entry, 0, len(e.children))
+	for _, name := range slices.Sorted(maps.Keys(e.children)) {
+		c := e.children[name]
+		e.sorted = append(e.sorted, c)
+		c.sort()
+	}
 }

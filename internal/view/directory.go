@@ -118,7 +118,7 @@ func (w *walker) content(p string, n *rootfs.Node) error {
 		return err
 	}
 	defer f.Close()
-	magic := make([]byte, bytecodeHead)
+	magic := make([]byte, rootfs.HeadSize)
 	k, err := f.ReadAt(magic, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -136,8 +136,8 @@ func (w *walker) content(p string, n *rootfs.Node) error {
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
-	case head(*n) > 0:
-		n.Head = magic[:k]
+	case k == rootfs.HeadSize && head(*n):
+		n.Head = (*[rootfs.HeadSize]byte)(magic)
 	}
 	if !opt.Deep {
 		return nil

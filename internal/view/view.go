@@ -46,14 +46,11 @@ type Options struct {
 	Platform string                                   // os/arch of which an index is followed; empty: linux/amd64
 	Progress func(layer, layers int, digest string)   // nil: silent
 	MaxBytes int64                                    // of all contents of all layers; 0 = 256 GiB
-	MaxNodes int                                      // entries of all layers; 0 = 2,000,000
+	MaxNodes int                                      // entries of all layers; 0 = 500,000
 }
 
 // ErrFormat tells that an archive or directory is no image that can be read.
 var ErrFormat = errors.New("not an image")
-
-// bytecodeHead is how much of a .pyc file says which source it belongs to.
-const bytecodeHead = 16
 
 // budget is what remains of the limits over all layers.
 type budget struct {
@@ -69,7 +66,7 @@ func newBudget(opt Options) *budget {
 		b.bytes = 256 << 30
 	}
 	if b.nodes == 0 {
-		b.nodes = 2_000_000
+		b.nodes = 500_000
 	}
 	return b
 }
@@ -97,12 +94,7 @@ func (b *budget) layer(ctx context.Context, r io.Reader, window bool) (rootfs.La
 	return nodes, size, nil
 }
 
-func head(n rootfs.Node) int {
-	if path.Ext(n.Path) == ".pyc" {
-		return bytecodeHead
-	}
-	return 0
-}
+func head(n rootfs.Node) bool { return path.Ext(n.Path) == ".pyc" }
 
 // spool sets a library aside in a file that has no name any more.
 func spool(r io.Reader) (io.ReaderAt, func(), error) {

@@ -18,7 +18,7 @@ func (c *checker) bytecode() {
 	count := 0
 	c.walk(func(n rootfs.Node) {
 		dir, name := path.Split(n.Path)
-		if len(n.Head) < 16 || path.Base(path.Clean(dir)) != "__pycache__" || binary.LittleEndian.Uint32(n.Head[4:]) != 0 {
+		if n.Head == nil || path.Base(path.Clean(dir)) != "__pycache__" || binary.LittleEndian.Uint32(n.Head[4:]) != 0 {
 			return
 		}
 		stem, _, _ := strings.Cut(name, ".cpython-")

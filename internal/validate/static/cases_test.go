@@ -111,7 +111,7 @@ func knownCases() []knownCase {
 }
 
 func bytecodeNode(p string, when, size uint32) rootfs.Node {
-	head := make([]byte, 16)
+	head := new([rootfs.HeadSize]byte)
 	binary.LittleEndian.PutUint32(head[8:], when)
 	binary.LittleEndian.PutUint32(head[12:], size)
 	return rootfs.Node{Path: p, Type: rootfs.Regular, Mode: 0o644, Size: 100, Head: head}

@@ -103,6 +103,14 @@ func Check(in Input) Result {
 func (c *checker) run() {
 	c.layers()
 	c.loaderSetup()
+	if c.Expect.SitePackages == "" {
+		c.report("static.tensorflow", "", []validate.Finding{{Outcome: validate.OutcomeInconclusive, Subject: "TensorFlow", Message: "no environment with TensorFlow is known in this image: what it needs cannot be told",
+			Remedy: "install TensorFlow as a Python package, with its metadata directory"}})
+		c.driver()
+		c.stubs()
+		c.surroundings()
+		return
+	}
 	c.libraries()
 	c.laterLibraries()
 	c.everyELF()
@@ -121,12 +129,17 @@ func (c *checker) run() {
 	c.installedVersions()
 	c.cudnnVersion()
 	c.ncclVersion()
+	c.surroundings()
+	c.gpuCode()
+}
+
+// surroundings judges what does not depend on TensorFlow.
+func (c *checker) surroundings() {
 	c.systemPackages()
 	c.conda()
 	c.ldconfig()
 	c.environment()
 	c.entrypoint()
-	c.gpuCode()
 	c.image()
 }
 
