@@ -217,3 +217,33 @@ func TestRequirement(t *testing.T) {
 		}
 	}
 }
+
+// Check finds nothing between a wheel and the facts derived from it, and every field that is changed afterwards.
+func TestCheck(t *testing.T) {
+	o, doc := made(t, selfBuilt(t, nil), embedded(t))
+	if diffs, err := derive.Check(load(t, doc), o); err != nil || len(diffs) != 0 {
+		t.Fatalf("%v %v", err, diffs)
+	}
+	for field, edit := range map[string]func(*derive.Row){
+		"cuda.tested":            func(r *derive.Row) { r.CUDA.Tested = "12.3" },
+		"cudnn.compiled":         func(r *derive.Row) { r.CuDNN.Compiled = "9.1.0" },
+		"gpu_code.sass":          func(r *derive.Row) { r.GPUCode.SASS = []string{"8.0"} },
+		"gpu_code.ptx":           func(r *derive.Row) { r.GPUCode.PTX = []string{"8.0"} },
+		"gpu_code.modules":       func(r *derive.Row) { r.GPUCode.Modules = r.GPUCode.Modules[:1] },
+		"min_glibc":              func(r *derive.Row) { r.MinGlibc = "2.17" },
+		"keras":                  func(r *derive.Row) { r.Keras = ">=3" },
+		"nccl_header":            func(r *derive.Row) { r.NCCL = "2.20.5" },
+		"search.lacks":           func(r *derive.Row) { r.Search.Lacks = nil },
+		"dlopen_set":             func(r *derive.Row) { r.DlopenSet = "cuda12-cudnn8" },
+		"numpy":                  func(r *derive.Row) { r.NumPy = ">=1.20" },
+		"python.max":             func(r *derive.Row) { r.Python.Max = "3.12" },
+		"extra.nvidia-nccl-cu12": func(r *derive.Row) { r.Extra.Packages["nvidia-nccl-cu12"] = "2.24.0" },
+	} {
+		_, changed := made(t, selfBuilt(t, nil), embedded(t))
+		edit(&changed.TensorFlow[0])
+		diffs, err := derive.Check(load(t, changed), o)
+		if err != nil || len(diffs) != 1 || diffs[0].Field != field {
+			t.Errorf("%s: %v %v", field, err, diffs)
+		}
+	}
+}
