@@ -281,7 +281,7 @@ func TestFailingStep(t *testing.T) {
 	r.set("http_proxy", "http://127.0.0.1:1")
 	r.set("https_proxy", "http://127.0.0.1:1")
 	p := r.imgsmith("build", "--stage-only", "--matrix", r.recipe("good", fakegpu.Good, ""))
-	p.ends(exitError, "reason   running good: os packages: exit code: 100", "last lines of its output:", "127.0.0.1")
+	p.ends(exitError, "reason   pinning OS packages: running good: os-package files: exit code: 100", "last lines of its output:", "127.0.0.1")
 	if strings.Contains(p.out.String(), "DEBIAN_FRONTEND") {
 		t.Errorf("the error holds the script:\n%s", p.out.String())
 	}
