@@ -13,7 +13,6 @@ import (
 	"imgsmith/internal/component"
 	"imgsmith/internal/fakegpu"
 	"imgsmith/internal/report"
-	"imgsmith/internal/rootfs"
 	"imgsmith/internal/validate"
 )
 
@@ -125,13 +124,13 @@ func TestMutatedTreesFailBeforeStaging(t *testing.T) {
 		"nothing": {nil, "", ""},
 		"a link replaced by a directory": {func(string) []component.Entry {
 			return []component.Entry{component.Directory("usr/local/cuda", 0o755), component.File("usr/local/cuda/x", 0o644, nil)}
-		}, "static.layers." + string(rootfs.DirOverLink), "/usr/local/cuda"},
+		}, "static.layers", "/usr/local/cuda"},
 		"a second dist-info": {func(site string) []component.Entry {
 			return []component.Entry{component.File(site+"/tensorflow-9.9.9.dist-info/METADATA", 0o644, []byte("Name: tensorflow\nVersion: 9.9.9\n"))}
 		}, "static.packages", "tensorflow"},
 		"a directory replaced by a link": {func(site string) []component.Entry {
 			return []component.Entry{component.Symlink(site+"/tensorflow", "/tmp")}
-		}, "static.layers." + string(rootfs.LinkOverDir), "/opt/venv/"},
+		}, "static.layers", "/opt/venv/"},
 	} {
 		var re report.Entry
 		p, err := b.make(t.Context(), rec.Entries[0], &re)

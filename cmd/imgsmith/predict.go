@@ -31,8 +31,8 @@ func (s *session) static(p *prepared) (validate.LayerResult, validate.Expect, er
 		if slices.ContainsFunc(p.tree.Violations(), func(t rootfs.Violation) bool { return t.Kind == v.Kind && t.Path == v.Path }) {
 			continue // static.layers has it
 		}
-		broken = append(broken, validate.Finding{Check: "static.layers." + string(v.Kind), Outcome: validate.OutcomeFailed, Subject: "/" + v.Path,
-			Message: fmt.Sprintf("layer %s would be seen differently by different runtimes: %s", v.Name, v.Detail), Remedy: "two packages or the base bring the same path; leave one out"})
+		broken = append(broken, validate.Finding{Check: "static.layers", Outcome: validate.OutcomeFailed, Subject: "/" + v.Path,
+			Message: fmt.Sprintf("layer %s would be unpacked differently by runtimes (%s): %s", v.Name, v.Kind, v.Detail), Remedy: "two packages or the base bring the same path; leave one out"})
 	}
 	if len(broken) > 0 {
 		r = validate.NewLayerResult(validate.LayerStatic, append(broken, r.Findings...))

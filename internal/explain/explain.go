@@ -193,22 +193,16 @@ func (x *explainer) judge(release string) Release {
 	return out
 }
 
-// modules adds what the counted modules say about the GPU. Here explain is more careful than lint: a driver that
-// cannot compile the PTX that a part of the operations needs makes the release unproved.
+// modules adds what the counted modules say about the GPU, where the rule about old drivers has not said it.
 func (x *explainer) modules(r *Release) {
 	tf, err := x.t.TensorFlow(r.TensorFlow)
 	if err != nil || x.cc == "" || r.Verdict == Refused {
 		return
 	}
 	c := x.t.Code(tf, x.cc)
-	if c.Kind == facts.CodeNative && c.PTXOnly > 0 {
+	old := x.q.Driver != "" && c.Driver != "" && facts.Compare(x.q.Driver, c.Driver) < 0
+	if c.Kind == facts.CodeNative && c.PTXOnly > 0 && !old {
 		text := fmt.Sprintf("%d of the %d modules that this GPU runs hold PTX %s only, which needs driver %s or newer", c.PTXOnly, c.Modules, c.PTXISA, c.Driver)
-		if x.q.Driver != "" && c.Driver != "" && facts.Compare(x.q.Driver, c.Driver) < 0 {
-			text += ": with this one the operations in them fail at their first call"
-			if rank(Unproved) > rank(r.Verdict) {
-				r.Verdict = Unproved
-			}
-		}
 		r.Reasons = append(r.Reasons, Line{text, []facts.Evidence{c.Evidence}})
 	}
 	if c.Without > 0 && c.Without*10 > c.Modules {

@@ -118,7 +118,7 @@ func TestKnownAnswers(t *testing.T) {
 		{Query{GPU: "RTX 4090", Driver: "535.104.05"}, map[string]Verdict{"2.21.0": Works, "2.19.1": Works, "2.15.1": Works, "2.12.1": Works},
 			[]string{"capability 8.9", "R535, which supports CUDA 12.2 natively", "every CUDA 12.x", "520.61.05"}},
 		{Query{GPU: "H100", Driver: "535.104.05"}, map[string]Verdict{"2.19.1": Unproved, "2.17.1": Unproved, "2.16.2": Works},
-			[]string{"1149 of the 1430 modules", "PTX 8.5", "driver 555.42.02"}},
+			[]string{"1149 of its 1430 GPU modules", "PTX only, of language 8.5", "older than 555.42.02"}},
 		{Query{GPU: "H200", Driver: "580.159.04"}, map[string]Verdict{"2.21.0": Works, "2.19.1": Works, "2.16.2": Works, "2.15.1": Warned},
 			[]string{"capability 9.0", "Hopper", "CUDA 13.0 natively"}},
 		{Query{GPU: "V100", Driver: "590"}, map[string]Verdict{"2.21.0": Refused, "2.19.1": Refused, "2.15.1": Refused, "2.4.4": Refused},

@@ -48,6 +48,10 @@ func TestLintRules(t *testing.T) {
 		{"tensorflow: \"2.19.1\"\ncudnn: \"9.11\"\nfleet: [{gpu: V100}]\n", "refuse cudnn-cap 4"},
 		{"tensorflow: \"2.15.1\"\nfleet: [{gpu: H100, driver: \"545.23.06\"}]\n", "warn ptx-only 3"},
 		{"tensorflow: \"2.15.1\"\nfleet: [{gpu: H100, driver: \"525.60.13\"}]\n", "refuse ptx-driver 3"},
+		{"tensorflow: \"2.15.1\"\nfleet: [{gpu: H100, driver: \"530.30.02\"}]\n", "warn ptx-only 3"},
+		{"tensorflow: \"2.19.1\"\nfleet: [{gpu: H100, driver: \"535.104.05\"}]\n", "unproved ptx-modules 3"},
+		{"tensorflow: \"2.19.1\"\nfleet: [{gpu: H100, driver: \"555.42.02\"}]\n", ""},
+		{"tensorflow: \"2.19.1\"\nfleet: [{gpu: A100, driver: \"535.104.05\"}]\n", ""},
 		{"tensorflow: \"2.9.0\"\n", "refuse wheel-set 2"},
 	} {
 		var got []string

@@ -172,24 +172,26 @@ func (m *machine) capability() bool {
 	return true
 }
 
-// code looks for machine code that runs on the GPU: the same major with a minor not above its own. Else PTX of
-// a capability not above it is compiled by the driver, which then must be as new as the toolkit.
+// code looks for machine code that runs on the GPU. PTX is compiled by the driver, which must know its language
+// version: a release without machine code is refused on an older driver, one with some modules that are PTX only
+// is unproved there, because the rest works and nobody has shown what a program would miss.
 func (m *machine) code() {
-	cc := m.ComputeCapability
-	runs := func(code string) bool { return facts.Compare(code, cc) <= 0 }
-	if slices.ContainsFunc(m.tf.SASS, func(s string) bool { return facts.Major(s) == facts.Major(cc) && runs(s) }) {
-		return
+	cc, release := m.ComputeCapability, m.e.TensorFlow.Version
+	code := m.facts.Code(m.tf, cc)
+	old := m.Driver != "" && code.Driver != "" && facts.Compare(m.Driver, code.Driver) < 0
+	switch {
+	case code.Kind == facts.CodeNone || code.Kind == facts.CodeBelow:
+		m.add("compute-capability", Refuse, m.tf.GPUCodeEvidence, m.releaseFor(), "TensorFlow %s has neither machine code nor PTX for compute capability %s", release, cc)
+	case code.Kind == facts.CodePTX && old:
+		m.refuseDriver("ptx-driver", code.Evidence, code.Driver, fmt.Sprintf(
+			"TensorFlow %s has only PTX for compute capability %s, and driver %s is older than %s, which came with CUDA %s, the first that compiles it", release, cc, m.Driver, code.Driver, code.PTXCUDA))
+	case code.Kind == facts.CodePTX:
+		m.add("ptx-only", Warn, m.tf.GPUCodeEvidence, m.releaseFor(), "TensorFlow %s has only PTX for compute capability %s: the first run compiles for minutes", release, cc)
+	case old:
+		m.add("ptx-modules", Unproved, code.Evidence, fmt.Sprintf("driver: %q", code.Driver),
+			"TensorFlow %s has %d of its %d GPU modules for compute capability %s as PTX only, of language %s; driver %s is older than %s (CUDA %s), the first that compiles it: operations in these modules fail at their first call",
+			release, code.PTXOnly, code.Modules, cc, code.PTXISA, m.Driver, code.Driver, code.PTXCUDA)
 	}
-	if !slices.ContainsFunc(m.tf.PTX, runs) {
-		m.add("compute-capability", Refuse, m.tf.GPUCodeEvidence, m.releaseFor(), "TensorFlow %s has neither machine code nor PTX for compute capability %s", m.e.TensorFlow.Version, cc)
-		return
-	}
-	if k, err := m.facts.Toolkit(m.tf.CUDATested); err == nil && m.Driver != "" && facts.Compare(m.Driver, k.BundledDriver) < 0 {
-		m.refuseDriver("ptx-driver", k.Evidence, k.BundledDriver, fmt.Sprintf(
-			"TensorFlow %s has only PTX for compute capability %s, and driver %s is older than %s, which came with the toolkit that made it", m.e.TensorFlow.Version, cc, m.Driver, k.BundledDriver))
-		return
-	}
-	m.add("ptx-only", Warn, m.tf.GPUCodeEvidence, m.releaseFor(), "TensorFlow %s has only PTX for compute capability %s: the first run compiles for minutes", m.e.TensorFlow.Version, cc)
 }
 
 func (m *machine) cudnnCap() {

@@ -31,6 +31,7 @@ func Rules() []Rule {
 		{"driver-floor", 8, "The driver runs this CUDA major and knows the GPU", "update the driver of these machines, or take an older CUDA major", refuse, true},
 		{"driver-ceiling", 9, "The driver still knows the GPU", "keep these machines on the last driver branch that does", refuse, true},
 		{"ptx-driver", 10, "A driver compiles no PTX of a newer toolkit", "update the driver, or take a release with machine code for this GPU", refuse, true},
+		{"ptx-modules", 10, "A driver compiles the modules that a release holds as PTX only", "update the driver", []Severity{Unproved}, true},
 		{"forward-compatibility", 11, "A newer CUDA on an older driver works on some GPUs and branches only", "update the driver of these machines", []Severity{Refuse, Unproved, Warn}, true},
 		{"start-gate", 12, "The base image's own condition lets the container start", "use a plain base with supplier: wheels, which has no such condition, or update the driver", []Severity{RefuseStart}, true},
 		{"python-range", 13, "The release has wheels for this Python", "take a Python in its range", refuse, false},
