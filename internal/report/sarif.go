@@ -12,76 +12,72 @@ import (
 // SARIFRule describes a rule for readers of SARIF.
 type SARIFRule struct{ ID, Title, Remedy string }
 
-type sarifText struct {
-	Text string `json:"text"`
-}
-
-type sarifLog struct {
-	Schema  string     `json:"$schema"`
-	Version string     `json:"version"`
-	Runs    []sarifRun `json:"runs"`
-}
-
-type sarifRun struct {
-	Tool struct {
-		Driver sarifDriver `json:"driver"`
-	} `json:"tool"`
-	Results []sarifResult `json:"results"`
-}
-
-type sarifDriver struct {
-	Name    string            `json:"name"`
-	Version string            `json:"version"`
-	Rules   []sarifDescriptor `json:"rules"`
-}
-
-type sarifDescriptor struct {
-	ID               string    `json:"id"`
-	ShortDescription sarifText `json:"shortDescription"`
-	Help             sarifText `json:"help"`
-}
-
-type sarifResult struct {
-	RuleID       string             `json:"ruleId"`
-	Level        string             `json:"level"`
-	Message      sarifText          `json:"message"`
-	Locations    []sarifLocation    `json:"locations"`
-	Suppressions []sarifSuppression `json:"suppressions,omitempty"`
-	Properties   map[string]string  `json:"properties"`
-}
-
-type sarifSuppression struct {
-	Kind          string `json:"kind"`
-	Justification string `json:"justification"`
-}
-
-type sarifLocation struct {
-	Physical struct {
+// The parts of SARIF 2.1.0 that are written here. The libraries for it write every index and offset that is not
+// there as -1, which readers then have to ignore.
+type (
+	sarifText struct {
+		Text string `json:"text"`
+	}
+	sarifLog struct {
+		Schema  string     `json:"$schema"`
+		Version string     `json:"version"`
+		Runs    []sarifRun `json:"runs"`
+	}
+	sarifRun struct {
+		Tool struct {
+			Driver sarifDriver `json:"driver"`
+		} `json:"tool"`
+		Results []sarifResult `json:"results"`
+	}
+	sarifDriver struct {
+		Name    string            `json:"name"`
+		Version string            `json:"version"`
+		Rules   []sarifDescriptor `json:"rules"`
+	}
+	sarifDescriptor struct {
+		ID               string     `json:"id"`
+		ShortDescription *sarifText `json:"shortDescription,omitempty"`
+		Help             *sarifText `json:"help,omitempty"`
+	}
+	sarifResult struct {
+		RuleID       string             `json:"ruleId"`
+		Kind         string             `json:"kind,omitempty"`
+		Level        string             `json:"level"`
+		Message      sarifText          `json:"message"`
+		Locations    []sarifLocation    `json:"locations,omitempty"`
+		Suppressions []sarifSuppression `json:"suppressions,omitempty"`
+		Fingerprints map[string]string  `json:"partialFingerprints,omitempty"`
+		Properties   map[string]string  `json:"properties,omitempty"`
+	}
+	sarifSuppression struct {
+		Kind          string `json:"kind"`
+		Justification string `json:"justification"`
+	}
+	sarifLocation struct {
+		Physical *sarifPhysical `json:"physicalLocation,omitempty"`
+		Logical  []sarifLogical `json:"logicalLocations,omitempty"`
+	}
+	sarifPhysical struct {
 		Artifact struct {
 			URI string `json:"uri"`
 		} `json:"artifactLocation"`
 		Region *sarifRegion `json:"region,omitempty"`
-	} `json:"physicalLocation"`
-}
-
-type sarifRegion struct {
-	Line   int `json:"startLine"`
-	Column int `json:"startColumn"`
-}
-
-// WriteSARIF writes the findings of lint as a SARIF 2.1.0 log. What was overridden is a suppressed result.
-func WriteSARIF(w io.Writer, d Document, rules []SARIFRule) error {
-	run := sarifRun{Results: []sarifResult{}}
-	name, version, _ := strings.Cut(d.Tool, " ")
-	run.Tool.Driver = sarifDriver{Name: name, Version: version}
-	for _, r := range rules {
-		run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, sarifDescriptor{r.ID, sarifText{r.Title}, sarifText{r.Remedy}})
 	}
-	for _, e := range d.Entries {
-		for _, f := range e.Lint {
-			run.Results = append(run.Results, sarif(e.Name, f))
-		}
+	sarifRegion struct {
+		Line   int `json:"startLine"`
+		Column int `json:"startColumn"`
 	}
+	sarifLogical struct {
+		Name string `json:"name"`
+		Kind string `json:"kind"`
+	}
+)
+
+// writeSARIF writes one run.
+func writeSARIF(w io.Writer, tool string, rules []sarifDescriptor, results []sarifResult) error {
+	run := sarifRun{Results: append([]sarifResult{}, results...)}
+	name, version, _ := strings.Cut(tool, " ")
+	run.Tool.Driver = sarifDriver{Name: name, Version: version, Rules: append([]sarifDescriptor{}, rules...)}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
@@ -89,6 +85,21 @@ func WriteSARIF(w io.Writer, d Document, rules []SARIFRule) error {
 		return fmt.Errorf("writing SARIF: %w", err)
 	}
 	return nil
+}
+
+// WriteSARIF writes the findings of lint as a SARIF 2.1.0 log. What was overridden is a suppressed result.
+func WriteSARIF(w io.Writer, d Document, rules []SARIFRule) error {
+	var known []sarifDescriptor
+	for _, r := range rules {
+		known = append(known, sarifDescriptor{r.ID, &sarifText{r.Title}, &sarifText{r.Remedy}})
+	}
+	var results []sarifResult
+	for _, e := range d.Entries {
+		for _, f := range e.Lint {
+			results = append(results, sarif(e.Name, f))
+		}
+	}
+	return writeSARIF(w, d.Tool, known, results)
 }
 
 func sarif(entry string, f LintFinding) sarifResult {
@@ -104,12 +115,12 @@ func sarif(entry string, f LintFinding) sarifResult {
 		r.Suppressions = []sarifSuppression{{"inSource", f.Allowed}}
 	}
 	file, line, column := splitPlace(f.Place)
-	l := sarifLocation{}
-	l.Physical.Artifact.URI = filepath.ToSlash(file)
+	l := sarifPhysical{}
+	l.Artifact.URI = filepath.ToSlash(file)
 	if line > 0 {
-		l.Physical.Region = &sarifRegion{line, max(column, 1)}
+		l.Region = &sarifRegion{line, max(column, 1)}
 	}
-	r.Locations = []sarifLocation{l}
+	r.Locations = []sarifLocation{{Physical: &l}}
 	return r
 }
 

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -10,101 +9,45 @@ import (
 	"imgsmith/internal/validate"
 )
 
-// The parts of SARIF 2.1.0 that findings about an image need; those of lint are in sarif.go.
-type (
-	findingSARIFLog struct {
-		Schema  string            `json:"$schema"`
-		Version string            `json:"version"`
-		Runs    []findingSARIFRun `json:"runs"`
-	}
-	findingSARIFRun struct {
-		Tool struct {
-			Driver findingSARIFDriver `json:"driver"`
-		} `json:"tool"`
-		Results []findingSARIFResult `json:"results"`
-	}
-	findingSARIFDriver struct {
-		Name    string             `json:"name"`
-		Version string             `json:"version"`
-		Rules   []findingSARIFRule `json:"rules"`
-	}
-	findingSARIFRule struct {
-		ID string `json:"id"`
-	}
-	findingSARIFText struct {
-		Text string `json:"text"`
-	}
-	findingSARIFResult struct {
-		RuleID       string                 `json:"ruleId"`
-		Kind         string                 `json:"kind"`
-		Level        string                 `json:"level"`
-		Message      findingSARIFText       `json:"message"`
-		Locations    []findingSARIFLocation `json:"locations,omitempty"`
-		Fingerprints map[string]string      `json:"partialFingerprints"`
-	}
-	findingSARIFLocation struct {
-		Physical *struct {
-			Artifact struct {
-				URI string `json:"uri"`
-			} `json:"artifactLocation"`
-		} `json:"physicalLocation,omitempty"`
-		Logical []findingSARIFLogical `json:"logicalLocations,omitempty"`
-	}
-	findingSARIFLogical struct {
-		Name string `json:"name"`
-		Kind string `json:"kind"`
-	}
-)
-
 // WriteFindingsSARIF writes what did not pass, and notes, as SARIF 2.1.0 for tools that show findings beside code.
 func WriteFindingsSARIF(w io.Writer, d Document) error {
-	run := findingSARIFRun{Results: []findingSARIFResult{}}
-	name, version, _ := strings.Cut(d.Tool, " ")
-	run.Tool.Driver = findingSARIFDriver{Name: name, Version: version, Rules: []findingSARIFRule{}}
+	var results []sarifResult
+	var rules []sarifDescriptor
 	for _, e := range d.Entries {
 		for _, f := range findingsOf(e) {
 			if f.Outcome == validate.OutcomePassed && !f.Note {
 				continue
 			}
-			run.Results = append(run.Results, findingSARIFOf(e, f))
-			if !slices.ContainsFunc(run.Tool.Driver.Rules, func(r findingSARIFRule) bool { return r.ID == f.Check }) {
-				run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, findingSARIFRule{ID: f.Check})
+			results = append(results, sarifFinding(e, f))
+			if !slices.ContainsFunc(rules, func(r sarifDescriptor) bool { return r.ID == f.Check }) {
+				rules = append(rules, sarifDescriptor{ID: f.Check})
 			}
 		}
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(findingSARIFLog{Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []findingSARIFRun{run}}); err != nil {
-		return fmt.Errorf("writing SARIF: %w", err)
-	}
-	return nil
+	return writeSARIF(w, d.Tool, rules, results)
 }
 
-func findingSARIFOf(e Entry, f validate.Finding) findingSARIFResult {
-	r := findingSARIFResult{RuleID: f.Check, Kind: "fail", Level: "error", Message: findingSARIFText{sentence(f)}, Fingerprints: map[string]string{"imgsmith/v1": e.Name + "|" + f.Check + "|" + f.Subject}}
+func sarifFinding(e Entry, f validate.Finding) sarifResult {
+	r := sarifResult{RuleID: f.Check, Kind: "fail", Level: "error", Message: sarifText{sentence(f)}, Fingerprints: map[string]string{"imgsmith/v1": e.Name + "|" + f.Check + "|" + f.Subject}}
 	switch {
 	case f.Note:
 		r.Kind, r.Level = "informational", "none"
 	case f.Outcome != validate.OutcomeFailed:
 		r.Kind, r.Level = "review", "none"
 	}
-	var l findingSARIFLocation
+	var l sarifLocation
 	if file, ok := strings.CutPrefix(f.Subject, "/"); ok {
-		l.Physical = &struct {
-			Artifact struct {
-				URI string `json:"uri"`
-			} `json:"artifactLocation"`
-		}{}
+		l.Physical = &sarifPhysical{}
 		l.Physical.Artifact.URI = escapePath(file)
 	} else if f.Subject != "" {
-		l.Logical = append(l.Logical, findingSARIFLogical{f.Subject, "resource"})
+		l.Logical = append(l.Logical, sarifLogical{f.Subject, "resource"})
 	}
-	for _, x := range []findingSARIFLogical{{f.Layer, "layer"}, {f.Origin, "step"}} {
+	for _, x := range []sarifLogical{{f.Layer, "layer"}, {f.Origin, "step"}} {
 		if x.Name != "" {
 			l.Logical = append(l.Logical, x)
 		}
 	}
-	r.Locations = []findingSARIFLocation{l}
+	r.Locations = []sarifLocation{l}
 	return r
 }
 
