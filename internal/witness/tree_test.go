@@ -44,12 +44,12 @@ func predicted(t *testing.T, from *rootfs.Tree) tree {
 		if n.Path == "" || n.Path == "." {
 			return nil
 		}
-		g := node{kind: string(n.Type), mode: n.Mode, uid: n.UID, gid: n.GID, link: n.Link, digest: n.Digest}
+		g := node{kind: string(n.Type), mode: n.Mode, uid: n.UID, gid: n.GID, digest: n.Digest}
 		switch n.Type {
 		case rootfs.Regular:
 			g.mtime = n.MTime
 		case rootfs.Symlink:
-			g.mode = 0o777 // a link's mode means nothing on Linux
+			g.mode, g.link = 0o777, n.Link // a link's mode means nothing on Linux; a further hard link has one too, and is a file
 		}
 		out[n.Path] = g
 		return nil

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
 )
 
@@ -25,9 +26,30 @@ func Save(ctx context.Context, ref string) (io.ReadCloser, error) {
 	r, err := api.ImageSave(ctx, []string{ref})
 	if err != nil {
 		_ = api.Close()
+		if cerrdefs.IsNotFound(err) {
+			return nil, &NoImageError{Ref: ref, Err: err}
+		}
 		return nil, fmt.Errorf("reading image %s from the Docker daemon: %w", ref, err)
 	}
 	return saved{r, api}, nil
+}
+
+// NoImageError says that the daemon has no image of this name.
+type NoImageError struct {
+	Ref string
+	Err error
+}
+
+func (e *NoImageError) Error() string {
+	return fmt.Sprintf("the Docker daemon has no image %s: %v", e.Ref, e.Err)
+}
+
+// Unwrap gives the daemon's answer.
+func (e *NoImageError) Unwrap() error { return e.Err }
+
+// Remedy tells what to do.
+func (e *NoImageError) Remedy() string {
+	return "pull it into the daemon, or name the registry reference without docker-daemon:"
 }
 
 // saved is the archive with the connection that it comes over.
